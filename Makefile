@@ -1,0 +1,53 @@
+# Two commands are the whole set-up: `make demo` and `make test`.
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+PYTHON ?= python3.10
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+PROTOS := $(wildcard proto/commonscale/v1/*.proto)
+
+.PHONY: help demo test check format proto lock clean
+
+help:  ## This list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+$(READY): pyproject.toml requirements.lock
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 10))' 2>/dev/null || \
+	  { echo "commonscale needs Python 3.10: install it, or name it with 'make PYTHON=/path/to/python3.10 …'." >&2; exit 2; }
+	@echo "Setting up $(VENV) (once, about a minute) …"
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/pip install --quiet --disable-pip-version-check -c requirements.lock -e '.[dev]' 2> $(VENV)/pip.log || \
+	  { cat $(VENV)/pip.log >&2; exit 1; }
+	@touch $@
+
+demo: $(READY)  ## Four hospitals and a coordinator on this machine find the z-score scaler of their pooled data
+	@$(BIN)/commonscale demo
+
+test: $(READY)  ## All tests (those on PostgreSQL need its server programs: Debian package postgresql)
+	@$(BIN)/python -m pytest
+
+check: $(READY)  ## Linters, strict types, layers, generated code
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	@$(MAKE) --no-print-directory proto OUT=$(VENV)/generated
+	@diff -r -x __init__.py -x __pycache__ $(VENV)/generated/commonscale/v1 commonscale/v1 || \
+	  { echo "commonscale/v1 does not match proto/: run 'make proto'." >&2; exit 1; }
+
+format: $(READY)  ## Put the code into its standard form
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+OUT ?= .
+proto: $(READY)  ## Generate commonscale/v1 from proto/
+	@mkdir -p $(OUT)
+	@PATH=$(BIN):$$PATH $(BIN)/python -m grpc_tools.protoc -Iproto --python_out=$(OUT) --grpc_python_out=$(OUT) \
+	  --mypy_out=quiet:$(OUT) --mypy_grpc_out=quiet:$(OUT) $(PROTOS)
+
+lock: $(READY)  ## Write the versions in use to requirements.lock
+	@$(BIN)/pip freeze --exclude-editable > requirements.lock
+
+clean:  ## Remove everything that is made
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,5 @@
+"""`python -m commonscale`."""
+
+from commonscale.cli import main
+
+main()

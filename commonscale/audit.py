@@ -1,0 +1,92 @@
+"""A site's audit log: one JSON line for every message that left and every result that was revealed.
+
+Each line holds the hash of the one before, so that a line cannot be changed or removed unnoticed except at
+the end; keep the last hash elsewhere (it is in the daemon's metrics log) to notice that too.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import hashlib
+import json
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+from commonscale.errors import ConfigError
+
+GENESIS = "0" * 64
+
+
+class AuditLog:
+    """An append-only, hash-chained file."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock = threading.Lock()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _drop_torn_line(path)
+        entries = verify(path) if path.exists() else []
+        self._last = entries[-1]["hash"] if entries else GENESIS
+        self._count = len(entries)
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+
+    def append(self, what: str, **fields: Any) -> None:
+        """Write a line that is on disk when this returns."""
+        with self._lock:
+            entry = {
+                "number": self._count + 1,
+                "at": dt.datetime.now(dt.timezone.utc).isoformat(timespec="milliseconds"),
+                "what": what,
+                **fields,
+                "previous": self._last,
+            }
+            entry["hash"] = _hash(entry)
+            os.write(self._file, (json.dumps(entry) + "\n").encode())
+            os.fsync(self._file)
+            self._last = str(entry["hash"])
+            self._count += 1
+
+    def close(self) -> None:
+        """Give back the file."""
+        os.close(self._file)
+
+
+def verify(path: Path) -> list[dict[str, Any]]:
+    """All entries, or ConfigError naming the first line that does not fit."""
+    previous = GENESIS
+    entries: list[dict[str, Any]] = []
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        raise ConfigError(f"Cannot read the audit log {path}: {error.strerror}.") from None
+    for number, line in enumerate(lines, start=1):
+        try:
+            entry = json.loads(line)
+            intact = entry["previous"] == previous and entry["number"] == number and entry["hash"] == _hash(entry)
+        except (ValueError, KeyError, TypeError):
+            intact = False
+        if not intact:
+            raise ConfigError(
+                f"The audit log {path} is broken at line {number}: a line was changed, removed or inserted.",
+                "Keep the file as evidence and move it away; the daemon then begins a new one.",
+            )
+        entries.append(entry)
+        previous = entry["hash"]
+    return entries
+
+
+def _drop_torn_line(path: Path) -> None:
+    """A crash in the middle of a write leaves a line without its end; that message was not sent yet."""
+    if not path.exists():
+        return
+    content = path.read_bytes()
+    if content and not content.endswith(b"\n"):
+        with path.open("r+b") as file:
+            file.truncate(content.rfind(b"\n") + 1)
+
+
+def _hash(entry: dict[str, Any]) -> str:
+    body = {key: value for key, value in entry.items() if key != "hash"}
+    return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()

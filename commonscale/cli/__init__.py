@@ -1,0 +1,5 @@
+"""The `commonscale` command."""
+
+from commonscale.cli.app import main
+
+__all__ = ["main"]

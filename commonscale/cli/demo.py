@@ -1,0 +1,146 @@
+"""`commonscale demo`: four hospitals and a coordinator, on this machine, in under a minute."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from rich.table import Table
+
+from commonscale.audit import verify
+from commonscale.cli.console import Format, FormatOption, err, out, print_json, run
+from commonscale.cli.jobs import disclosure_table
+from commonscale.client import Client, Job
+from commonscale.localnet import LocalFederation
+from commonscale.pipeline import Pipeline
+
+SITES = ("hospital-a", "hospital-b", "hospital-c", "hospital-d")
+SHOWN = 5
+
+
+def demo(
+    keep: Annotated[Path | None, typer.Option(help="Keep everything that the daemons wrote in this directory.")] = None,
+    output: FormatOption = Format.TEXT,
+) -> None:
+    """Start a coordinator and four participants with mTLS and find the z-score scaler of their pooled data.
+
+    The data is scikit-learn's breast cancer set, split unevenly by diagnosis.
+    """
+    with tempfile.TemporaryDirectory() as scratch:
+        directory = keep or Path(scratch)
+        columns, parts = _split_by_diagnosis()
+        data = {site: directory / "data" / f"{site}.csv" for site in SITES}
+        (directory / "data").mkdir(parents=True, exist_ok=True)
+        for site, rows in parts.items():
+            header = ",".join(columns)
+            np.savetxt(data[site], rows, fmt="%.17g", delimiter=",", header=header, comments="")
+        pipeline = Pipeline(name="demo", sites=list(SITES), steps=[{"columns": columns}])
+        with err.status("making certificates, starting a coordinator and four participants …"):
+            federation = LocalFederation(directory, data)
+            federation.start()
+        try:
+            with err.status("finding the common scale …"):
+                start = time.perf_counter()
+                job = run(lambda: _submit(federation, pipeline))
+                seconds = time.perf_counter() - start
+            summary = _summarize(federation, job, columns, parts, seconds)
+        finally:
+            federation.stop()
+    if output is Format.JSON:
+        print_json(summary)
+        return
+    _print(summary, job)
+
+
+async def _submit(federation: LocalFederation, pipeline: Pipeline) -> Job:
+    async with Client(federation.analyst()) as client:
+        job = await client.submit(pipeline)
+        return await client.wait(job.id)
+
+
+def _split_by_diagnosis() -> tuple[list[str], dict[str, Any]]:
+    """Uneven in size and in diagnosis, so that a hospital's own scaler is visibly off."""
+    from sklearn.datasets import load_breast_cancer
+
+    bunch = load_breast_cancer()
+    columns = [str(name).replace(" ", "_") for name in bunch.feature_names]
+    malignant, benign = bunch.data[bunch.target == 0], bunch.data[bunch.target == 1]
+    shares = {SITES[0]: (0.70, 0.05), SITES[1]: (0.15, 0.50), SITES[2]: (0.10, 0.30), SITES[3]: (0.05, 0.15)}
+    parts: dict[str, list[Any]] = {site: [] for site in SITES}
+    for rows, which in ((malignant, 0), (benign, 1)):
+        ends = np.cumsum([round(shares[site][which] * len(rows)) for site in SITES])[:-1]
+        for site, piece in zip(SITES, np.split(rows, ends), strict=True):
+            parts[site].append(piece)
+    return columns, {site: np.vstack(pieces) for site, pieces in parts.items()}
+
+
+def _summarize(
+    federation: LocalFederation, job: Job, columns: list[str], parts: dict[str, Any], seconds: float
+) -> dict[str, Any]:
+    from sklearn.preprocessing import StandardScaler
+
+    pooled = StandardScaler().fit(np.vstack(list(parts.values())))
+    local = {site: StandardScaler().fit(rows) for site, rows in parts.items()}
+    result = job.result[0]
+    mean, scale = np.array(result["mean"]), np.array(result["scale"])
+    sent = {
+        site: [
+            entry for entry in verify(federation.directory / site / "state" / "audit.jsonl") if entry["what"] == "sent"
+        ]
+        for site in SITES
+    }
+    saved = {
+        site: json.loads((federation.directory / site / "state" / "results" / job.id / "parameters.json").read_text())
+        for site in SITES
+    }
+    return {
+        "columns": columns,
+        "rows": {site: len(rows) for site, rows in parts.items()},
+        "pooled": {"mean": pooled.mean_.tolist(), "scale": pooled.scale_.tolist()},
+        "federated": {"mean": result["mean"], "scale": result["scale"]},
+        "local": {site: {"mean": s.mean_.tolist(), "scale": s.scale_.tolist()} for site, s in local.items()},
+        "same_at_all_sites": all(parameters == job.result for parameters in saved.values()),
+        "max_rel_error": float(max(np.abs(mean / pooled.mean_ - 1).max(), np.abs(scale / pooled.scale_ - 1).max())),
+        "rounds": len({(entry["run"], entry["kind"]) for entry in sent[SITES[0]]}),
+        "bytes_sent": {site: sum(entry["bytes"] for entry in entries) for site, entries in sent.items()},
+        "seconds": round(seconds, 3),
+        "disclosures": job.disclosures,
+    }
+
+
+def _print(summary: dict[str, Any], job: Job) -> None:
+    table = Table(
+        "column",
+        "pooled",
+        "federated",
+        *(f"{site}\nalone" for site in SITES),
+        title="mean ± standard deviation",
+    )
+    for index, column in list(enumerate(summary["columns"]))[:SHOWN]:
+        cells = [summary["pooled"], summary["federated"], *summary["local"].values()]
+        table.add_row(column, *(f"{c['mean'][index]:.4g} ± {c['scale'][index]:.3g}" for c in cells))
+    out.print(table)
+    out.print(f"… and {len(summary['columns']) - SHOWN} more columns. Rows: {summary['rows']}", highlight=False)
+    out.print(
+        f"largest relative error against pooled scikit-learn: [bold]{summary['max_rel_error']:.1e}[/bold]; "
+        f"the same at all sites: {'yes' if summary['same_at_all_sites'] else 'NO'}",
+        highlight=False,
+    )
+    up = max(summary["bytes_sent"].values())
+    out.print(
+        f"{summary['rounds']} messages and {up:,} bytes sent by a hospital, {summary['seconds']:.2f} s",
+        highlight=False,
+    )
+    out.print(disclosure_table(summary["disclosures"]))
+    out.print(
+        "No hospital's own count, mean or variance left it: what it sent was masked with keys that only the "
+        "hospitals share.",
+        highlight=False,
+    )
+    if job.state != "done" or not summary["same_at_all_sites"] or summary["max_rel_error"] > 1e-9:
+        raise typer.Exit(1)

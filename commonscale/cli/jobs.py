@@ -1,0 +1,172 @@
+"""`commonscale submit` and `commonscale jobs`: the analyst's side."""
+
+from __future__ import annotations
+
+import datetime as dt
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from commonscale import config
+from commonscale.cli.console import AnalystOption, Format, FormatOption, err, out, print_json, run
+from commonscale.client import Client, Job
+from commonscale.config import AnalystConfig
+from commonscale.pipeline import Pipeline
+from commonscale.protocols.secure_sum import WAYS
+
+app = typer.Typer(no_args_is_help=True)
+
+JobArgument = Annotated[str, typer.Argument(help="The job's id.")]
+
+
+def submit(
+    pipeline_path: Annotated[Path, typer.Argument(help="The pipeline file (TOML).")],
+    config_path: AnalystOption,
+    wait: Annotated[bool, typer.Option(help="Stay until the job has ended.")] = True,
+    output: FormatOption = Format.TEXT,
+) -> None:
+    """Submit a pipeline and watch it to its end."""
+    pipeline = Pipeline.from_toml(pipeline_path)
+    for warning in {WAYS[step.sums].warning for step in pipeline.steps} - {""}:
+        err.print(f"[yellow]warning:[/yellow] {warning}", highlight=False)
+
+    async def work() -> Job:
+        async with _client(config_path) as client:
+            job = await client.submit(pipeline)
+            if not wait:
+                return job
+            err.print(f"job {job.id}")
+            return await _follow(client, job.id)
+
+    job = run(work)
+    _show(job, output)
+    if wait:
+        _ = job.result  # a job that did not end well raises here and gives the exit code
+
+
+@app.command("list")
+def list_jobs(
+    config_path: AnalystOption,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="How many.")] = 20,
+    output: FormatOption = Format.TEXT,
+) -> None:
+    """The newest jobs."""
+
+    async def work() -> list[Job]:
+        async with _client(config_path) as client:
+            return await client.list(limit)
+
+    jobs = run(work)
+    if output is Format.JSON:
+        print_json([job.to_dict() for job in jobs])
+        return
+    table = Table("job", "state", "sites", "submitted", "seconds", "error")
+    for job in jobs:
+        when = dt.datetime.fromtimestamp(job.wire.submitted_at_ms / 1000, dt.timezone.utc)
+        seconds = f"{job.seconds:.1f}" if job.ended else ""
+        table.add_row(
+            job.id,
+            job.state,
+            str(len(job.wire.spec.sites)),
+            f"{when:%Y-%m-%d %H:%M}",
+            seconds,
+            job.wire.error,
+        )
+    out.print(table)
+
+
+@app.command()
+def show(job_id: JobArgument, config_path: AnalystOption, output: FormatOption = Format.TEXT) -> None:
+    """A job with its result."""
+
+    async def work() -> Job:
+        async with _client(config_path) as client:
+            return await client.get(job_id)
+
+    _show(run(work), output)
+
+
+@app.command()
+def watch(job_id: JobArgument, config_path: AnalystOption, output: FormatOption = Format.TEXT) -> None:
+    """Follow a job to its end."""
+
+    async def work() -> Job:
+        async with _client(config_path) as client:
+            return await _follow(client, job_id)
+
+    job = run(work)
+    _show(job, output)
+    _ = job.result
+
+
+@app.command()
+def cancel(job_id: JobArgument, config_path: AnalystOption, output: FormatOption = Format.TEXT) -> None:
+    """End a job for everyone."""
+
+    async def work() -> Job:
+        async with _client(config_path) as client:
+            return await client.cancel(job_id)
+
+    _show(run(work), output)
+
+
+@app.command()
+def report(job_id: JobArgument, config_path: AnalystOption, output: FormatOption = Format.TEXT) -> None:
+    """The disclosure report: what the job revealed, to whom, by which protocol."""
+
+    async def work() -> Job:
+        async with _client(config_path) as client:
+            return await client.get(job_id)
+
+    job = run(work)
+    if output is Format.JSON:
+        print_json({"job": job.id, "state": job.state, "revealed": job.disclosures})
+        return
+    if not job.disclosures:
+        out.print(f"Job {job.id} is {job.state}; a report is made when a job is done.")
+        return
+    out.print(disclosure_table(job.disclosures))
+
+
+def disclosure_table(disclosures: list[dict[str, Any]]) -> Table:
+    """For people."""
+    table = Table("protocol", "what was revealed", "to whom", title="Disclosure report")
+    for item in disclosures:
+        table.add_row(item["protocol"], item["what"], ", ".join(item["to"]))
+    return table
+
+
+def _client(path: Path) -> Client:
+    return Client(config.load(AnalystConfig, path))
+
+
+async def _follow(client: Client, job_id: str) -> Job:
+    """Watch with a live line on a terminal."""
+    with err.status("submitted …") as status:
+        async for current in client.watch(job_id):
+            job = current
+            progress = job.wire.progress
+            awaited = f", waiting for {', '.join(progress.awaited)} in {progress.round}" if progress.round else ""
+            status.update(f"{job.state}{awaited}")
+    return job
+
+
+def _show(job: Job, output: Format) -> None:
+    if output is Format.JSON:
+        print_json(job.to_dict())
+        return
+    out.print(f"job {job.id}: {job.state}" + (f" in {job.seconds:.2f} s" if job.ended else ""))
+    if job.wire.error:
+        out.print(job.wire.error, soft_wrap=True, highlight=False)
+    if job.state == "done" and job.wire.result_json:
+        for number, step in enumerate(job.result):
+            out.print(_step_table(number, step))
+
+
+def _step_table(number: int, step: dict[str, Any]) -> Table:
+    table = Table("column", "count", "mean", "scale", title=f"step {number}: {step['transform']}")
+    for column, count, mean, scale in zip(step["columns"], step["count"], step["mean"], step["scale"], strict=True):
+        table.add_row(column, str(count), *(("" if v is None else f"{v:.6g}") for v in (mean, scale)))
+    return table

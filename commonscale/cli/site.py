@@ -1,0 +1,145 @@
+"""A site's own commands: approvals, audit log, transforming its table."""
+
+from __future__ import annotations
+
+import datetime as dt
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from commonscale import audit as audit_log
+from commonscale import config
+from commonscale.cli.console import Format, FormatOption, ParticipantOption, err, out, print_json
+from commonscale.config import DataSource, ParticipantConfig
+from commonscale.errors import ConfigError
+from commonscale.pipeline import Pipeline
+
+approvals = typer.Typer(no_args_is_help=True)
+audit = typer.Typer(no_args_is_help=True)
+
+JobArgument = Annotated[str, typer.Argument(help="The job's id.")]
+
+
+@approvals.command("list")
+def list_approvals(config_path: ParticipantOption, output: FormatOption = Format.TEXT) -> None:
+    """Jobs of this site, those that wait for a person first."""
+    from participant.daemon import open_database
+    from participant.journal import SiteJobs
+
+    jobs = SiteJobs(open_database(config.load(ParticipantConfig, config_path))).all()
+    jobs.sort(key=lambda job: job.approval != "pending")
+    rows = []
+    for job in jobs:
+        steps = Pipeline.from_bytes(job.spec).steps
+        asks = "; ".join(f"{step.transform} ({step.sums}) of {', '.join(step.columns)}" for step in steps)
+        rows.append(
+            {
+                "job": job.id,
+                "analyst": job.analyst,
+                "asks": asks,
+                "approval": job.approval,
+                "state": job.state,
+                "error": job.error,
+            }
+        )
+    if output is Format.JSON:
+        print_json(rows)
+        return
+    table = Table("job", "analyst", "asks for", "approval", "state")
+    for row in rows:
+        table.add_row(row["job"], row["analyst"], row["asks"], row["approval"] or "automatic", row["state"])
+    out.print(table)
+
+
+@approvals.command()
+def approve(job_id: JobArgument, config_path: ParticipantOption) -> None:
+    """Let a waiting job run."""
+    _decide(config_path, job_id, "approved", "")
+
+
+@approvals.command()
+def refuse(
+    job_id: JobArgument,
+    config_path: ParticipantOption,
+    reason: Annotated[str, typer.Option(help="The analyst sees it.")] = "",
+) -> None:
+    """Refuse a waiting job."""
+    _decide(config_path, job_id, "refused", reason)
+
+
+def _decide(config_path: Path, job_id: str, decision: str, reason: str) -> None:
+    from participant.daemon import open_database
+    from participant.journal import SiteJobs
+
+    jobs = SiteJobs(open_database(config.load(ParticipantConfig, config_path)))
+    job = jobs.get(job_id)
+    if job.approval != "pending":
+        raise ConfigError(f"Job {job_id} does not wait for approval ({job.approval or 'automatic'}, {job.state}).")
+    jobs.set_approval(job_id, decision, reason)
+    out.print(f"{job_id}: {decision}. The daemon acts on it within a second.")
+
+
+@audit.command("show")
+def show_audit(
+    config_path: ParticipantOption,
+    last: Annotated[int, typer.Option(min=1, help="How many lines.")] = 50,
+    output: FormatOption = Format.TEXT,
+) -> None:
+    """What has left this site, and what was revealed; checks the chain of hashes first."""
+    entries = audit_log.verify(_audit_path(config_path))
+    if output is Format.JSON:
+        print_json(entries)
+        return
+    table = Table("#", "at", "what", "run", "message", "to", "bytes")
+    for entry in entries[-last:]:
+        at = dt.datetime.fromisoformat(entry["at"])
+        table.add_row(
+            str(entry["number"]), f"{at:%Y-%m-%d %H:%M:%S}", entry["what"], entry.get("run", entry.get("job", "")),
+            entry.get("kind", ""), entry.get("receiver", ""), str(entry.get("bytes", "")),
+        )  # fmt: skip
+    out.print(table)
+
+
+@audit.command("verify")
+def verify_audit(config_path: ParticipantOption, output: FormatOption = Format.TEXT) -> None:
+    """Check the chain of hashes from the first line to the last."""
+    entries = audit_log.verify(_audit_path(config_path))
+    last = entries[-1]["hash"] if entries else audit_log.GENESIS
+    if output is Format.JSON:
+        print_json({"entries": len(entries), "intact": True, "last_hash": last})
+        return
+    out.print(f"{len(entries)} entries, chain intact, last hash {last}", soft_wrap=True)
+
+
+def _audit_path(config_path: Path) -> Path:
+    return config.load(ParticipantConfig, config_path).state / "audit.jsonl"
+
+
+def transform(
+    scaler_path: Annotated[Path, typer.Option("--estimator", "-e", help="A .skops file of a job's results.")],
+    table_path: Annotated[Path, typer.Option("--in", "-i", help="The table: CSV or Parquet.")],
+    output_path: Annotated[Path, typer.Option("--out", "-o", help="Where to write: .csv or .parquet.")],
+    missing: Annotated[list[str], typer.Option(help="A text that means 'missing' in a CSV file.")] = [],  # noqa: B006 - typer copies it
+) -> None:
+    """Put a local table on the common scale; other columns pass through unchanged."""
+    from commonscale.transforms import scaler
+    from participant.data import DuckTable
+    from participant.transform import write_transformed
+
+    if not scaler_path.exists():
+        raise ConfigError(
+            f"There is no file {scaler_path}.", "A job's results are in the participant's state/results/JOB."
+        )
+    estimator = scaler.load(scaler_path)
+    table = DuckTable("here", table_path.name, DataSource(path=table_path, missing=missing))
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Progress(*columns, console=err, transient=True) as progress:
+        task = progress.add_task("transforming")
+        rows = 0
+        for count in write_transformed(table, estimator, output_path):
+            rows += count
+            progress.update(task, description=f"transforming, {rows:,} rows")
+    out.print(f"{rows:,} rows written to {output_path}", soft_wrap=True)

@@ -1,0 +1,145 @@
+"""The daemons' configuration files: TOML, every key known, every path relative to the file it stands in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+import tomli
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, ValidationInfo
+
+from commonscale.errors import ConfigError
+from commonscale.slot import NAME_PATTERN
+
+
+def _beside_config(path: Path, info: ValidationInfo) -> Path:
+    base = (info.context or {}).get("base", Path())
+    return path if path.is_absolute() else Path(base) / path
+
+
+def _check_name(name: str) -> str:
+    if not NAME_PATTERN.fullmatch(name):
+        raise ValueError("use lower-case letters, digits and hyphens, at most 63")
+    return name
+
+
+ConfigPath = Annotated[Path, AfterValidator(_beside_config)]
+Name = Annotated[str, AfterValidator(_check_name)]
+
+
+class Section(BaseModel):
+    """A table of a configuration file; a key that is not known is an error."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Tls(Section):
+    """Certificate, key and the consortium's CA."""
+
+    certificate: ConfigPath
+    key: ConfigPath
+    ca: ConfigPath
+    # The consortium's revocation list, read again whenever it changes.
+    revocations: ConfigPath | None = None
+
+
+class Limits(Section):
+    """What the coordinator takes from one site."""
+
+    max_payload_bytes: int = Field(default=2 << 30, gt=0)
+    uploads_at_once: int = Field(default=8, gt=0)
+    # How long the messages of an ended job are kept.
+    retention_s: int = Field(default=24 * 3600, ge=0)
+
+
+class CoordinatorConfig(Section):
+    """`commonscale coordinator --config coordinator.toml`."""
+
+    listen: str = "0.0.0.0:7443"
+    # /healthz and /metrics, without TLS: keep it on an address that only operators reach.
+    http_listen: str = "127.0.0.1:7480"
+    database: str = "sqlite:///coordinator.db"
+    blobs: ConfigPath = Field(default=Path("blobs"), validate_default=True)
+    tls: Tls
+    limits: Limits = Limits()
+
+
+class DataSource(Section):
+    """One table of a site."""
+
+    path: ConfigPath
+    # Texts that mean "missing" in a CSV file, beside the empty one.
+    missing: list[str] = []
+
+
+class Policy(Section):
+    """What a site lets be computed on its rows."""
+
+    approval: Literal["automatic", "manual"] = "manual"
+    # Patterns as of a shell: "lab_*".
+    columns: list[str] = ["*"]
+    transforms: list[str] = ["zscore"]
+    sums: list[Literal["masks", "shares", "sac-proportional"]] = ["masks", "shares"]
+    analysts: list[str] = ["*"]
+    min_rows: int = Field(default=10, ge=0)
+    min_sites: int = Field(default=3, ge=3)
+
+
+class ParticipantConfig(Section):
+    """`commonscale participant --config participant.toml`."""
+
+    coordinator: str
+    http_listen: str = "127.0.0.1:7481"
+    state: ConfigPath = Field(default=Path("state"), validate_default=True)
+    tls: Tls
+    data: dict[str, DataSource]
+    policy: Policy = Policy()
+
+
+class AnalystConfig(Section):
+    """`commonscale submit --config analyst.toml`."""
+
+    coordinator: str
+    tls: Tls
+
+
+C = TypeVar("C", bound=Section)
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """A TOML file's contents, or ConfigError naming the file and the line."""
+    try:
+        return tomli.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"Cannot read {path}: {error.strerror}.") from None
+    except (tomli.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is not valid TOML: {error}.") from None
+
+
+def load(kind: type[C], path: Path) -> C:
+    """A configuration file, checked, or ConfigError with one line a fault."""
+    return validate(kind, read_toml(path), source=str(path), base=path.parent)
+
+
+def validate(kind: type[C], content: dict[str, Any], *, source: str, base: Path) -> C:
+    """Check contents that came from `source`; relative paths are meant from `base`."""
+    try:
+        return kind.model_validate(content, context={"base": base})
+    except ValidationError as error:
+        raise ConfigError("\n".join(_fault(source, kind, fault) for fault in error.errors())) from None
+
+
+def _fault(source: str, kind: type[BaseModel], fault: Any) -> str:
+    where = ".".join(str(part) for part in fault["loc"]) or "the file"
+    if fault["type"] == "extra_forbidden":
+        return f"{source}: unknown key {where!r}; known keys here: {', '.join(_known_keys(kind, fault['loc'][:-1]))}."
+    return f"{source}: {where}: {fault['msg'][0].lower()}{fault['msg'][1:]}."
+
+
+def _known_keys(kind: type[BaseModel], parents: tuple[str | int, ...]) -> list[str]:
+    for part in parents:
+        field = kind.model_fields.get(str(part))
+        inner = field.annotation if field else None
+        if isinstance(inner, type) and issubclass(inner, BaseModel):
+            kind = inner
+    return sorted(kind.model_fields)

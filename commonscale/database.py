@@ -1,0 +1,85 @@
+"""Databases: SQLite by default, PostgreSQL by URL, brought to the newest schema when opened."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+from alembic import command
+from alembic.config import Config
+
+from commonscale.errors import ConfigError, StoreUnavailable
+
+MIGRATIONS = Path(__file__).parent / "migrations"
+
+
+class Database:
+    """An engine whose failures are our errors, and one writer at a time where that is SQLite."""
+
+    def __init__(self, url: str, versions: Path) -> None:
+        try:
+            self.engine = sa.create_engine(_with_driver(url), pool_pre_ping=True)
+        except (sa.exc.ArgumentError, sa.exc.NoSuchModuleError):
+            raise ConfigError("The database URL is not usable.", "Use sqlite:///FILE or postgresql://…") from None
+        self._writer: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
+        if self.engine.dialect.name == "sqlite":
+            self._writer = threading.Lock()
+            sa.event.listen(self.engine, "connect", _sqlite_pragmas)
+        self._migrate(versions)
+
+    def _migrate(self, versions: Path) -> None:
+        config = Config()
+        config.set_main_option("script_location", str(MIGRATIONS))
+        config.set_main_option("version_locations", str(versions))
+        config.set_main_option("path_separator", "os")
+        with self.writing() as connection:
+            config.attributes["connection"] = connection
+            command.upgrade(config, "head")
+
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[sa.Connection]:
+        """A transaction that is durable when the block ends."""
+        with self._writer, _our_errors(), self.engine.begin() as connection:
+            yield connection
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[sa.Connection]:
+        """A consistent view."""
+        with _our_errors(), self.engine.connect() as connection:
+            yield connection
+
+    def close(self) -> None:
+        """Give back all connections."""
+        self.engine.dispose()
+
+
+def resolve_url(url: str, base: Path) -> str:
+    """A relative SQLite file is meant beside the configuration that names it."""
+    parsed = sa.make_url(url)
+    if parsed.get_backend_name() == "sqlite" and parsed.database and not Path(parsed.database).is_absolute():
+        (base / parsed.database).parent.mkdir(parents=True, exist_ok=True)
+        return parsed.set(database=str((base / parsed.database).absolute())).render_as_string(hide_password=False)
+    return url
+
+
+def _with_driver(url: str) -> str:
+    return url.replace("postgresql://", "postgresql+psycopg://", 1)
+
+
+def _sqlite_pragmas(connection: Any, _record: Any) -> None:
+    # WAL with full synchronisation: a commit survives a power cut.
+    for pragma in ("journal_mode=WAL", "synchronous=FULL", "busy_timeout=10000", "foreign_keys=ON"):
+        connection.execute(f"PRAGMA {pragma}")
+
+
+@contextlib.contextmanager
+def _our_errors() -> Iterator[None]:
+    try:
+        yield
+    except (sa.exc.OperationalError, sa.exc.InterfaceError) as error:
+        # The statement's parameters may be payloads: only the driver's own words are kept.
+        raise StoreUnavailable(f"The database does not answer: {str(error.orig).splitlines()[0]}.") from None

@@ -1,0 +1,37 @@
+"""Files that must be private, or never seen half written."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from commonscale.errors import ConfigError
+
+
+def write_private(path: Path, content: bytes) -> None:
+    """Write a file that only its owner may read, and never over an existing one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        raise ConfigError(f"{path} exists already and is not overwritten.", "Move it away first.") from None
+    with os.fdopen(handle, "wb") as file:
+        file.write(content)
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Write a file so that a reader sees the old or the new one, never half of it, also after a crash."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = path.with_name(path.name + ".new")
+    with fresh.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    fresh.replace(path)
+
+
+def private_directory(path: Path) -> Path:
+    """A directory that only its owner may enter."""
+    path.mkdir(parents=True, exist_ok=True, mode=0o700)
+    path.chmod(0o700)
+    return path

@@ -1,0 +1,1 @@
+"""Shared migration environment; the versions stand beside each daemon."""

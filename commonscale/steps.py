@@ -1,0 +1,69 @@
+"""The steps of a pipeline, tied to the protocols that run them and the estimators that come out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from commonscale.channel import Channel
+from commonscale.pipeline import Pipeline, ZScoreStep
+from commonscale.protocols import secure_sum, zscore
+from commonscale.transforms import scaler
+from commonscale.transforms.moments import Moments, TableStatistics
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """What a step ends with: the same at every site."""
+
+    moments: Moments
+
+    def estimator(self) -> Any:
+        """A fitted scikit-learn object."""
+        return scaler.standard_scaler(self.moments)
+
+    def parameters(self) -> dict[str, Any]:
+        """The same as JSON values."""
+        return scaler.parameters(self.moments)
+
+
+async def party(ch: Channel, step: ZScoreStep, table: TableStatistics) -> Fitted:
+    """A site's role in a step."""
+    way = secure_sum.WAYS[step.sums]
+    return Fitted(await zscore.party(ch, table, step.columns, way, one_round=step.rounds == "one"))
+
+
+async def coordinator(ch: Channel, step: ZScoreStep) -> Fitted:
+    """The coordinator's role in a step."""
+    way = secure_sum.WAYS[step.sums]
+    return Fitted(await zscore.coordinator(ch, step.columns, way, one_round=step.rounds == "one"))
+
+
+def disclosures(pipeline: Pipeline) -> list[dict[str, Any]]:
+    """What the job reveals when it runs to its end, to whom, and by which protocol."""
+    everyone = ["coordinator", "analyst", *pipeline.sites]
+    report: list[dict[str, Any]] = [
+        {
+            "protocol": "admission",
+            "what": "names and types of the requested columns, and each site's verdict",
+            "to": everyone,
+        }
+    ]
+    for number, step in enumerate(pipeline.steps):
+        way = secure_sum.WAYS[step.sums]
+        report += [
+            {
+                "step": number,
+                "protocol": f"zscore/{step.sums}",
+                "what": what,
+                "to": everyone,
+                "columns": step.columns,
+            }
+            for what in zscore.REVEALS
+        ]
+        if way.warning:
+            report.append(
+                {"step": number, "protocol": f"zscore/{step.sums}", "what": way.warning, "to": pipeline.sites,
+                 "columns": step.columns}
+            )  # fmt: skip
+    return report

@@ -1,0 +1,77 @@
+"""A fitted StandardScaler from pooled moments: what scikit-learn would have fitted on the pooled table."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from commonscale.transforms.moments import Moments
+
+
+def scale_of(moments: Moments) -> tuple[float, ...]:
+    """Standard deviations, with 1 for columns that are constant up to rounding, by scikit-learn's own rule."""
+    return tuple(
+        1.0 if _is_constant(variance, mean, count) else math.sqrt(variance)
+        for variance, mean, count in zip(moments.variance, moments.mean, moments.count, strict=True)
+    )
+
+
+def _is_constant(variance: float, mean: float, count: int) -> bool:
+    eps = float(np.finfo(np.float64).eps)
+    return variance <= count * eps * variance + (count * mean * eps) ** 2
+
+
+def standard_scaler(moments: Moments) -> Any:
+    """sklearn.preprocessing.StandardScaler, fitted."""
+    from sklearn.preprocessing import StandardScaler
+
+    scaler = StandardScaler()
+    scaler.mean_ = np.array(moments.mean)
+    scaler.var_ = np.array(moments.variance)
+    scaler.scale_ = np.array(scale_of(moments))
+    same = len(set(moments.count)) == 1
+    scaler.n_samples_seen_ = np.int64(moments.count[0]) if same else np.array(moments.count)
+    scaler.n_features_in_ = len(moments.columns)
+    scaler.feature_names_in_ = np.array(moments.columns, dtype=object)
+    return scaler
+
+
+def parameters(moments: Moments) -> dict[str, Any]:
+    """The same as plain JSON values; not-a-number becomes null."""
+    return {
+        "transform": "zscore",
+        "columns": list(moments.columns),
+        "count": list(moments.count),
+        "mean": [_plain(value) for value in moments.mean],
+        "variance": [_plain(value) for value in moments.variance],
+        "scale": [_plain(value) for value in scale_of(moments)],
+    }
+
+
+def _plain(value: float) -> float | None:
+    return None if math.isnan(value) else value
+
+
+def preload() -> None:
+    """Import what the first job would otherwise wait for."""
+    import skops.io
+    from sklearn.preprocessing import StandardScaler
+
+    _ = skops.io, StandardScaler
+
+
+def save(estimator: Any, path: Path) -> None:
+    """With skops: a file that can be inspected and loaded without running code from it."""
+    import skops.io
+
+    skops.io.dump(estimator, path)
+
+
+def load(path: Path) -> Any:
+    """Only scikit-learn and numpy types are accepted."""
+    import skops.io
+
+    return skops.io.load(path, trusted=[])

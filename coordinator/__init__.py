@@ -1,0 +1,1 @@
+"""The coordinator daemon: relays and adds what it cannot read."""

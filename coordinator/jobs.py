@@ -1,0 +1,287 @@
+"""Jobs: an outer state machine around the protocols' coordinator roles.
+
+A job's messages are its history: the roles draw no randomness and read no clock, so driving a job again over
+the stored mailbox after a crash brings it to where it was. What time decides (a deadline, a cancellation) is
+written to the job's row before anyone acts on it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import anyio
+import anyio.abc
+import structlog
+
+from commonscale import steps
+from commonscale.channel import Channel, Event
+from commonscale.concurrency import concurrently, first_error, offload
+from commonscale.errors import (
+    CommonscaleError,
+    DeadlineMissed,
+    Disagreement,
+    Refused,
+    SiteFailed,
+    TransientError,
+    UnknownJob,
+)
+from commonscale.metrics import JOB_SECONDS, JOBS, JOBS_OPEN, RoundMetrics
+from commonscale.pipeline import Pipeline
+from commonscale.protocols import admission
+from commonscale.results import canonical_json
+from commonscale.slot import HUB, Slot
+from commonscale.v1 import jobs_pb2, protocols_pb2
+from coordinator.jobstore import JobRecord, JobStore, now_ms
+from coordinator.relay import Mailroom
+
+log = structlog.get_logger()
+
+STORE_RETRY_S = 1.0
+
+
+@dataclass
+class LiveJob:
+    """An open job in this process: its row, its progress, and how to stop it."""
+
+    record: JobRecord
+    metrics: RoundMetrics = field(default_factory=RoundMetrics)
+    awaited: dict[Slot, None] = field(default_factory=dict)
+    messages: int = 0
+    scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
+    changed: anyio.Event = field(default_factory=anyio.Event)
+
+    def event(self, event: Event, slot: Slot, size_bytes: int) -> None:
+        """Observer: count."""
+        self.metrics.event(event, slot, size_bytes)
+        self.messages += event == "received"
+
+    @contextlib.contextmanager
+    def waiting(self, slot: Slot) -> Iterator[None]:
+        """Observer: who is awaited now."""
+        self.awaited[slot] = None
+        self.notify()
+        try:
+            with self.metrics.waiting(slot):
+                yield
+        finally:
+            self.awaited.pop(slot, None)
+            self.notify()
+
+    def notify(self) -> None:
+        """Wake the watchers."""
+        self.changed.set()
+        self.changed = anyio.Event()
+
+    def progress(self) -> jobs_pb2.Progress:
+        """Which message is awaited, and from whom; a site's last word only when nothing else is."""
+        rounds = [slot for slot in self.awaited if slot.kind != "Outcome"] or list(self.awaited)
+        kind = rounds[0].kind if rounds else ""
+        awaited = [slot.sender for slot in rounds if slot.kind == kind]
+        return jobs_pb2.Progress(round=kind, awaited=awaited, messages=self.messages)
+
+
+class Jobs:
+    """All jobs of this coordinator."""
+
+    def __init__(self, store: JobStore, room: Mailroom, tasks: anyio.abc.TaskGroup) -> None:
+        self._store = store
+        self._room = room
+        self._tasks = tasks
+        self._live: dict[str, LiveJob] = {}
+        self._news = anyio.Event()
+
+    async def resume(self) -> None:
+        """Go on with what was open when the process ended."""
+        for record in await offload(self._store.open_jobs):
+            self._start(record)
+
+    async def submit(self, job_id: str, spec: bytes, analyst: str) -> JobRecord:
+        """Start a job, or find it started."""
+        pipeline = Pipeline.from_bytes(spec)
+        now = now_ms()
+        record = await offload(
+            self._store.create,
+            JobRecord(job_id, spec, analyst, "inviting", now, now + 1000 * pipeline.deadline_s),
+        )
+        if record.is_open and job_id not in self._live:
+            log.info("job submitted", job=job_id, analyst=analyst, sites=pipeline.sites)
+            self._start(record)
+        return record
+
+    async def cancel(self, job_id: str, by: str) -> JobRecord:
+        """End a job for everyone."""
+        record = await self.get(job_id)
+        await self._end(record, "cancelled", error=f"Cancelled by {by}.")
+        return await self.get(job_id)
+
+    async def get(self, job_id: str) -> JobRecord:
+        """One job."""
+        if live := self._live.get(job_id):
+            return live.record
+        record = await offload(self._store.get, job_id)
+        if record is None:
+            raise UnknownJob(f"There is no job {job_id}.")
+        return record
+
+    async def lookup(self, job_id: str, party: str) -> JobRecord:
+        """A job, for one of its sites only."""
+        record = await self.get(job_id)
+        if party not in record.pipeline.sites:
+            raise UnknownJob(f"There is no job {job_id} for {party}.")
+        return record
+
+    async def newest(self, limit: int) -> list[JobRecord]:
+        """The newest jobs."""
+        return await offload(self._store.newest, limit)
+
+    def to_wire(self, record: JobRecord) -> jobs_pb2.Job:
+        """A job as a message, with its progress if it is open."""
+        live = self._live.get(record.id)
+        return record.to_wire(live.progress() if live else None)
+
+    async def watch(self, job_id: str) -> AsyncIterator[jobs_pb2.Job]:
+        """The job now and after each change, until it has ended."""
+        last = None
+        while True:
+            live = self._live.get(job_id)
+            changed = live.changed if live else None
+            job = self.to_wire(await self.get(job_id))
+            if job != last:
+                yield job
+                last = job
+            if changed is None or job.ended_at_ms:
+                return
+            await changed.wait()
+
+    async def invitations(self, site: str) -> AsyncIterator[JobRecord]:
+        """Every open job of a site, then each new one."""
+        told: set[str] = set()
+        while True:
+            news = self._news
+            for job_id, live in list(self._live.items()):
+                if job_id not in told and site in live.record.pipeline.sites:
+                    told.add(job_id)
+                    yield live.record
+            told &= self._live.keys()
+            await news.wait()
+
+    async def forget_old(self, retention_s: int) -> None:
+        """Remove the messages of jobs that ended long ago."""
+        for job_id in await offload(self._store.ended_before, now_ms() - 1000 * retention_s):
+            await offload(self._room.store.forget, job_id)
+
+    def _start(self, record: JobRecord) -> None:
+        live = self._live[record.id] = LiveJob(record)
+        JOBS_OPEN.inc()
+        self._news.set()
+        self._news = anyio.Event()
+        self._tasks.start_soon(self._drive, live)
+
+    async def _drive(self, live: LiveJob) -> None:
+        """Run a job to its end, whatever that is."""
+        with live.scope:
+            try:
+                left_s = (live.record.deadline_at_ms - now_ms()) / 1000
+                with anyio.fail_after(max(left_s, 0)):
+                    results = await self._run_patiently(live)
+            except TimeoutError:
+                await self._end(live.record, "failed", error=str(self._missed(live)))
+            except Refused as error:
+                await self._end(live.record, "refused", error=str(error))
+            except CommonscaleError as error:
+                await self._end(live.record, "failed", error=str(error))
+            except Exception as error:
+                log.exception("job crashed", job=live.record.id, error=type(first_error(error)).__name__)
+                await self._end(live.record, "failed", error="The coordinator failed; its log says more.")
+            else:
+                report = {"job": live.record.id, "revealed": steps.disclosures(live.record.pipeline)}
+                await self._end(
+                    live.record,
+                    "done",
+                    result_json=canonical_json(results),
+                    disclosure_json=json.dumps(report),
+                )
+
+    async def _run_patiently(self, live: LiveJob) -> list[dict[str, Any]]:
+        """While the database or its disk is out, the job waits."""
+        while True:
+            try:
+                return await self._run(live)
+            except TransientError as error:
+                log.warning("job waits for the store", job=live.record.id, why=str(error))
+                await anyio.sleep(STORE_RETRY_S)
+
+    async def _run(self, live: LiveJob) -> list[dict[str, Any]]:
+        """The roles, and beside them the sites' last words: the first failure among them ends the job."""
+        results, digests = await concurrently([partial(self._roles, live), partial(self._outcomes, live)])
+        expected = hashlib.sha256(canonical_json(results).encode()).digest()
+        for site, digest in digests.items():
+            if digest != expected:
+                raise Disagreement(f"{site} ended with another result than the coordinator.")
+        return results  # type: ignore[no-any-return]
+
+    async def _roles(self, live: LiveJob) -> Any:
+        pipeline = live.record.pipeline
+        await admission.coordinator(self._channel(live, live.record.id, pipeline))
+        if live.record.state != "running":
+            live.record = await offload(partial(self._store.update, live.record, state="running"))
+            live.notify()
+        return [
+            (await steps.coordinator(self._channel(live, f"{live.record.id}/{number}", pipeline), step)).parameters()
+            for number, step in enumerate(pipeline.steps)
+        ]
+
+    async def _outcomes(self, live: LiveJob) -> Any:
+        ch = self._channel(live, live.record.id, live.record.pipeline)
+
+        async def outcome_of(site: str) -> bytes:
+            outcome = await ch.recv(protocols_pb2.Outcome, site)
+            if outcome.WhichOneof("verdict") != "success":
+                raise SiteFailed(f"{site} failed with {outcome.failure.code}: {outcome.failure.message}")
+            return outcome.success.result_sha256
+
+        digests = await concurrently([partial(outcome_of, site) for site in ch.parties])
+        return dict(zip(ch.parties, digests, strict=True))
+
+    def _channel(self, live: LiveJob, run: str, pipeline: Pipeline) -> Channel:
+        return Channel(run, HUB, tuple(pipeline.sites), self._room, observer=live)
+
+    def _missed(self, live: LiveJob) -> DeadlineMissed:
+        progress = live.progress()
+        return DeadlineMissed(
+            f"The deadline passed while {', '.join(progress.awaited) or 'the coordinator'} was awaited "
+            f"in round {progress.round or 'none'}.",
+            "Check that daemon, then submit the job again.",
+        )
+
+    async def _end(self, record: JobRecord, state: str, **fields: str) -> None:
+        live = self._live.get(record.id)
+        with anyio.CancelScope(shield=True):
+            final = await self._store_end(record, state, fields)
+            self._live.pop(record.id, None)
+            self._room.close(record.id)
+        if live is None:
+            return
+        live.record = final
+        live.notify()
+        # Watchers take the final state from the database from here on.
+        if live.scope is not None and state == "cancelled":
+            live.scope.cancel()
+        JOBS_OPEN.dec()
+        JOBS.labels(final.state).inc()
+        JOB_SECONDS.labels(final.state).observe((final.ended_at_ms - final.submitted_at_ms) / 1000)
+        log.info("job ended", job=final.id, state=final.state, error=final.error)
+
+    async def _store_end(self, record: JobRecord, state: str, fields: dict[str, str]) -> JobRecord:
+        while True:
+            try:
+                return await offload(partial(self._store.update, record, state=state, ended_at_ms=now_ms(), **fields))
+            except TransientError as error:
+                log.warning("the end of a job waits for the store", job=record.id, why=str(error))
+                await anyio.sleep(STORE_RETRY_S)

@@ -1,0 +1,149 @@
+"""Jobs and sites in the coordinator's database. Everything here blocks; callers use threads."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+
+import sqlalchemy as sa
+from cryptography import x509
+
+from commonscale.database import Database
+from commonscale.errors import Equivocation
+from commonscale.pipeline import Pipeline
+from commonscale.v1 import jobs_pb2
+
+_JOB_COLUMNS = (
+    "id", "spec", "analyst", "state", "submitted_at_ms", "deadline_at_ms", "ended_at_ms", "error", "result_json",
+    "disclosure_json",
+)  # fmt: skip
+_JOBS = sa.table("jobs", *map(sa.column, _JOB_COLUMNS))
+_SITES = sa.table("sites", *map(sa.column, ("name", "version", "last_seen_ms", "certificate_expires_ms")))
+
+OPEN_STATES = ("inviting", "running")
+
+
+def now_ms() -> int:
+    """Milliseconds since the epoch."""
+    return time.time_ns() // 1_000_000
+
+
+@dataclass(frozen=True)
+class JobRecord:
+    """A row of jobs."""
+
+    id: str
+    spec: bytes
+    analyst: str
+    state: str
+    submitted_at_ms: int
+    deadline_at_ms: int
+    ended_at_ms: int = 0
+    error: str = ""
+    result_json: str = ""
+    disclosure_json: str = ""
+
+    @property
+    def is_open(self) -> bool:
+        """Still under way."""
+        return self.state in OPEN_STATES
+
+    @property
+    def pipeline(self) -> Pipeline:
+        """The parsed spec."""
+        return Pipeline.from_bytes(self.spec)
+
+    def to_wire(self, progress: jobs_pb2.Progress | None = None) -> jobs_pb2.Job:
+        """As a message."""
+        return jobs_pb2.Job(
+            id=self.id,
+            state=jobs_pb2.JobState.Value(f"JOB_STATE_{self.state.upper()}"),
+            analyst=self.analyst,
+            spec=jobs_pb2.JobSpec.FromString(self.spec),
+            submitted_at_ms=self.submitted_at_ms,
+            deadline_at_ms=self.deadline_at_ms,
+            ended_at_ms=self.ended_at_ms,
+            error=self.error,
+            progress=progress,
+            result_json=self.result_json,
+            disclosure_json=self.disclosure_json,
+        )
+
+
+@dataclass(frozen=True)
+class SiteRecord:
+    """A row of sites."""
+
+    name: str
+    version: str
+    last_seen_ms: int
+    certificate_expires_ms: int
+
+
+class JobStore:
+    """The tables jobs and sites."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def create(self, record: JobRecord) -> JobRecord:
+        """Add a job. The same id with the same spec gives the existing one; with another, Equivocation."""
+        values = {name: getattr(record, name) for name in _JOB_COLUMNS}
+        try:
+            with self._database.writing() as connection:
+                connection.execute(sa.insert(_JOBS).values(values))
+        except sa.exc.IntegrityError:
+            existing = self.get(record.id)
+            if existing is None or (existing.spec, existing.analyst) != (record.spec, record.analyst):
+                raise Equivocation(f"Another job has the id {record.id}.", "Choose another id.") from None
+            return existing
+        return record
+
+    def get(self, job_id: str) -> JobRecord | None:
+        """One job."""
+        with self._database.reading() as connection:
+            row = connection.execute(sa.select(_JOBS).where(_JOBS.c.id == job_id)).one_or_none()
+        return JobRecord(**row._mapping) if row else None
+
+    def newest(self, limit: int) -> list[JobRecord]:
+        """The newest jobs."""
+        query = sa.select(_JOBS).order_by(_JOBS.c.submitted_at_ms.desc()).limit(limit)
+        with self._database.reading() as connection:
+            return [JobRecord(**row._mapping) for row in connection.execute(query)]
+
+    def open_jobs(self) -> list[JobRecord]:
+        """What has to go on after a restart."""
+        query = sa.select(_JOBS).where(_JOBS.c.state.in_(OPEN_STATES)).order_by(_JOBS.c.submitted_at_ms)
+        with self._database.reading() as connection:
+            return [JobRecord(**row._mapping) for row in connection.execute(query)]
+
+    def ended_before(self, limit_ms: int) -> list[str]:
+        """Ids of jobs that ended before a time."""
+        query = sa.select(_JOBS.c.id).where(_JOBS.c.state.not_in(OPEN_STATES), _JOBS.c.ended_at_ms < limit_ms)
+        with self._database.reading() as connection:
+            return list(connection.scalars(query))
+
+    def update(self, record: JobRecord, **changes: str | int) -> JobRecord:
+        """Change an open job; an ended one stays as it ended. Returns the job as it is now."""
+        condition = sa.and_(_JOBS.c.id == record.id, _JOBS.c.state.in_(OPEN_STATES))
+        with self._database.writing() as connection:
+            changed = connection.execute(sa.update(_JOBS).where(condition).values(changes)).rowcount
+        if changed:
+            return replace(record, **changes)  # type: ignore[arg-type]
+        return self.get(record.id) or record
+
+    def seen(self, name: str, version: str, certificate: x509.Certificate) -> None:
+        """Note that a site is there."""
+        row = {
+            "version": version,
+            "last_seen_ms": now_ms(),
+            "certificate_expires_ms": int(certificate.not_valid_after_utc.timestamp() * 1000),
+        }
+        with self._database.writing() as connection:
+            if not connection.execute(sa.update(_SITES).where(_SITES.c.name == name).values(row)).rowcount:
+                connection.execute(sa.insert(_SITES).values({"name": name, **row}))
+
+    def sites(self) -> list[SiteRecord]:
+        """All sites that were ever seen."""
+        with self._database.reading() as connection:
+            return [SiteRecord(**row._mapping) for row in connection.execute(sa.select(_SITES).order_by(_SITES.c.name))]

@@ -1,0 +1,186 @@
+"""The relay: who may fill and read which slot, and how a reader waits."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Protocol
+
+import anyio
+import grpc
+
+from commonscale import rpc
+from commonscale.concurrency import offload
+from commonscale.config import Limits
+from commonscale.errors import BadMessage, NotAllowed, PayloadTooLarge, RunOver, SlotEmpty
+from commonscale.identity import Role
+from commonscale.metrics import RELAYED_BYTES
+from commonscale.slot import ALL, HUB, Slot
+from commonscale.v1 import relay_pb2, relay_pb2_grpc
+from coordinator.jobstore import JobRecord
+from coordinator.slots import SlotStore, Stored
+
+# Another replica may fill a slot without telling us: look again this often.
+POLL_S = 1.0
+MAX_WAIT_S = 60.0
+# A sender that stalls in the middle of a payload gives up its place after this long.
+CHUNK_TIMEOUT_S = 60.0
+PARTIES = (Role.SITE, Role.AGGREGATOR)
+
+
+class Directory(Protocol):
+    """What the relay must know of jobs."""
+
+    async def lookup(self, job_id: str, party: str) -> JobRecord:
+        """A job that this party takes part in, or UnknownJob."""
+
+
+class Mailroom:
+    """Slots with waiting: what the coordinator's own roles use, and the service below."""
+
+    def __init__(self, store: SlotStore) -> None:
+        self.store = store
+        self._events: dict[Slot, anyio.Event] = {}
+
+    async def put(self, slot: Slot, payload: bytes) -> None:
+        """Fill a slot from this process."""
+        await offload(self.store.put, slot, payload)
+        self.announce(slot)
+
+    async def get(self, slot: Slot) -> bytes:
+        """Wait for a slot without limit; the job's own deadline ends it."""
+        while (stored := await self.wait(slot, MAX_WAIT_S)) is None:
+            pass
+        return await offload(stored.read)
+
+    async def wait(self, slot: Slot, timeout_s: float) -> Stored | None:
+        """The slot's contents once there are some, or None after the time or an end of the job."""
+        stop = anyio.current_time() + timeout_s
+        while True:
+            # Take the event first: what is filled between the look and the wait sets it.
+            event = self._events.setdefault(slot, anyio.Event())
+            if (stored := await offload(self.store.find, slot)) is not None:
+                self.announce(slot)
+                return stored
+            left = stop - anyio.current_time()
+            with anyio.move_on_after(min(left, POLL_S)):
+                await event.wait()
+            if event.is_set() or left <= POLL_S:
+                return await offload(self.store.find, slot)
+
+    def announce(self, slot: Slot) -> None:
+        """Wake those who wait for a slot."""
+        if event := self._events.pop(slot, None):
+            event.set()
+
+    def close(self, job_id: str) -> None:
+        """Wake everyone who waits for something of an ended job."""
+        for slot in [slot for slot in self._events if slot.job_id == job_id]:
+            self.announce(slot)
+
+
+class RelayService(rpc.GatedService, relay_pb2_grpc.RelayServiceServicer):
+    """Deliver and Fetch."""
+
+    def __init__(self, gate: rpc.Gate, room: Mailroom, jobs: Directory, limits: Limits) -> None:
+        self.gate = gate
+        self._room = room
+        self._jobs = jobs
+        self._limits = limits
+        self._places: dict[str, anyio.Semaphore] = {}
+
+    @rpc.unary(*PARTIES)
+    async def Deliver(  # noqa: N802 - the name is the wire's
+        self, requests: AsyncIterator[relay_pb2.DeliverRequest], caller: rpc.Caller
+    ) -> relay_pb2.DeliverResponse:
+        """Fill a slot."""
+        iterator = aiter_of(requests)
+        first = await _next(iterator)
+        if first is None or not first.HasField("header"):
+            raise BadMessage("A delivery begins with its header.")
+        slot = Slot.from_wire(first.header.slot)
+        if slot.sender != caller.name:
+            raise NotAllowed(f"{caller.identity} may not write as {slot.sender}.")
+        job = await self._jobs.lookup(slot.job_id, caller.name)
+        if slot.receiver not in (HUB, *job.pipeline.sites) or slot.receiver == caller.name:
+            raise NotAllowed(f"{caller.identity} may not write to {slot.receiver} in {slot.run}.")
+        if first.header.size_bytes > self._limits.max_payload_bytes:
+            raise PayloadTooLarge(
+                f"{slot} announces {first.header.size_bytes} bytes; the limit is {self._limits.max_payload_bytes}.",
+                "Raise limits.max_payload_bytes at the coordinator.",
+            )
+        if not job.is_open and await offload(self._room.store.find, slot) is None:
+            raise over(job)
+        # Back-pressure: a site has a few places, and each reads its next chunk once the last is written.
+        async with self._places.setdefault(caller.name, anyio.Semaphore(self._limits.uploads_at_once)):
+            repeated = await self._receive(slot, first, iterator)
+        self._room.announce(slot)
+        RELAYED_BYTES.labels("in").inc(first.header.size_bytes)
+        return relay_pb2.DeliverResponse(repeated=repeated)
+
+    async def _receive(
+        self, slot: Slot, first: relay_pb2.DeliverRequest, rest: AsyncIterator[relay_pb2.DeliverRequest]
+    ) -> bool:
+        header = first.header
+        if len(first.chunk) == header.size_bytes:
+            # The common, small case in one hop to a thread.
+            if await _next(rest) is not None:
+                raise BadMessage(f"{slot} got more bytes than announced ({header.size_bytes}).")
+            return await offload(_store_whole, self._room.store, slot, header.sha256, first.chunk)
+        with await offload(self._room.store.upload, slot, header.size_bytes, header.sha256) as upload:
+            request: relay_pb2.DeliverRequest | None = first
+            while request is not None:
+                await offload(upload.write, request.chunk)
+                request = await _next(rest)
+            return await offload(upload.commit)
+
+    @rpc.streaming(*PARTIES)
+    async def Fetch(  # noqa: N802 - the name is the wire's
+        self, request: relay_pb2.FetchRequest, caller: rpc.Caller
+    ) -> AsyncIterator[relay_pb2.FetchResponse]:
+        """Wait for a slot and send it."""
+        slot = Slot.from_wire(request.slot)
+        if slot.receiver not in (caller.name, ALL):
+            raise NotAllowed(f"{caller.identity} may not read what is for {slot.receiver}.")
+        await self._jobs.lookup(slot.job_id, caller.name)
+        stored = await self._room.wait(slot, min(request.wait_ms / 1000, MAX_WAIT_S))
+        if stored is None:
+            job = await self._jobs.lookup(slot.job_id, caller.name)
+            if not job.is_open:
+                raise over(job)
+            raise SlotEmpty(f"Nothing in {slot} yet.")
+        header: relay_pb2.PayloadHeader | None = relay_pb2.PayloadHeader(
+            slot=request.slot, size_bytes=stored.size_bytes, sha256=stored.sha256
+        )
+        chunks = stored.chunks(rpc.CHUNK_BYTES)
+        while (chunk := await offload(next, chunks, None)) is not None:
+            yield relay_pb2.FetchResponse(header=header, chunk=chunk)
+            header = None
+        if header is not None:
+            yield relay_pb2.FetchResponse(header=header)
+        RELAYED_BYTES.labels("out").inc(stored.size_bytes)
+
+
+def over(job: JobRecord) -> RunOver:
+    """Why nothing more can be said in a job."""
+    return RunOver(f"Job {job.id} has ended ({job.state}). {job.error}".strip())
+
+
+def _store_whole(store: SlotStore, slot: Slot, sha256: bytes, payload: bytes) -> bool:
+    with store.upload(slot, len(payload), sha256) as upload:
+        upload.write(payload)
+        return upload.commit()
+
+
+def aiter_of(requests: AsyncIterator[relay_pb2.DeliverRequest]) -> AsyncIterator[relay_pb2.DeliverRequest]:
+    """The iterator of a request stream."""
+    return requests.__aiter__()
+
+
+async def _next(requests: AsyncIterator[relay_pb2.DeliverRequest]) -> relay_pb2.DeliverRequest | None:
+    try:
+        with anyio.fail_after(CHUNK_TIMEOUT_S):
+            return await anext(requests, None)
+    except TimeoutError:
+        raise BadMessage("The payload stalled on its way.") from None
+    except grpc.aio.AioRpcError:
+        raise BadMessage("The payload was cut off.") from None

@@ -1,0 +1,118 @@
+"""What analysts and sites call, beside the relay."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator
+
+import structlog
+
+from commonscale import rpc
+from commonscale.concurrency import offload
+from commonscale.errors import BadMessage
+from commonscale.identity import Role
+from commonscale.metrics import SITES_ONLINE
+from commonscale.v1 import jobs_pb2 as wire
+from commonscale.v1 import jobs_pb2_grpc
+from commonscale.version import PROTOCOL_VERSION, __version__
+from coordinator.jobs import Jobs
+from coordinator.jobstore import JobStore, now_ms
+
+log = structlog.get_logger()
+
+JOB_ID = re.compile(r"[a-z0-9][a-z0-9-]{0,99}")
+READERS = (Role.ANALYST, Role.OBSERVER, Role.COORDINATOR)
+EVERYONE = tuple(Role)
+
+
+class JobService(rpc.GatedService, jobs_pb2_grpc.JobServiceServicer):
+    """For analysts; observers may look."""
+
+    def __init__(self, gate: rpc.Gate, jobs: Jobs) -> None:
+        self.gate = gate
+        self._jobs = jobs
+
+    @rpc.unary(Role.ANALYST)
+    async def Submit(self, request: wire.SubmitRequest, caller: rpc.Caller) -> wire.SubmitResponse:  # noqa: N802
+        """Start a job."""
+        if not JOB_ID.fullmatch(request.job_id):
+            raise BadMessage("A job's id has 1 to 100 lower-case letters, digits and hyphens.")
+        record = await self._jobs.submit(request.job_id, request.spec, caller.name)
+        return wire.SubmitResponse(job=self._jobs.to_wire(record))
+
+    @rpc.unary(*READERS)
+    async def Get(self, request: wire.GetRequest, caller: rpc.Caller) -> wire.GetResponse:  # noqa: N802
+        """One job."""
+        return wire.GetResponse(job=self._jobs.to_wire(await self._jobs.get(request.job_id)))
+
+    @rpc.unary(*READERS)
+    async def List(self, request: wire.ListRequest, caller: rpc.Caller) -> wire.ListResponse:  # noqa: N802
+        """The newest jobs."""
+        records = await self._jobs.newest(min(request.limit or 50, 1000))
+        jobs = [self._jobs.to_wire(record) for record in records]
+        for job in jobs:
+            job.ClearField("result_json")
+            job.ClearField("disclosure_json")
+        return wire.ListResponse(jobs=jobs)
+
+    @rpc.streaming(*READERS)
+    async def Watch(  # noqa: N802
+        self,
+        request: wire.WatchRequest,
+        caller: rpc.Caller,
+    ) -> AsyncIterator[wire.WatchResponse]:
+        """A job and its changes."""
+        async for job in self._jobs.watch(request.job_id):
+            yield wire.WatchResponse(job=job)
+
+    @rpc.unary(Role.ANALYST, Role.COORDINATOR)
+    async def Cancel(self, request: wire.CancelRequest, caller: rpc.Caller) -> wire.CancelResponse:  # noqa: N802
+        """End a job."""
+        return wire.CancelResponse(
+            job=self._jobs.to_wire(await self._jobs.cancel(request.job_id, str(caller.identity)))
+        )
+
+
+class FederationService(rpc.GatedService, jobs_pb2_grpc.FederationServiceServicer):
+    """For the sites' daemons."""
+
+    def __init__(self, gate: rpc.Gate, jobs: Jobs, store: JobStore, name: str) -> None:
+        self.gate = gate
+        self._jobs = jobs
+        self._store = store
+        self._name = name
+
+    @rpc.unary(*EVERYONE)
+    async def Hello(self, request: wire.HelloRequest, caller: rpc.Caller) -> wire.HelloResponse:  # noqa: N802
+        """Compare versions; note that a site is there."""
+        rpc.check_protocol(str(caller.identity), request.version, str(request.protocol))
+        if caller.identity.role is Role.SITE:
+            await offload(self._store.seen, caller.name, request.version[:40], caller.certificate)
+        return wire.HelloResponse(
+            version=__version__,
+            protocol=PROTOCOL_VERSION,
+            name=self._name,
+            now_ms=now_ms(),
+            revocations=self.gate.authority.revocations.pem,
+        )
+
+    @rpc.streaming(Role.SITE)
+    async def Invitations(  # noqa: N802
+        self,
+        request: wire.InvitationsRequest,
+        caller: rpc.Caller,
+    ) -> AsyncIterator[wire.InvitationsResponse]:
+        """The site's jobs, as they come."""
+        log.info("site online", site=caller.name, version=caller.version)
+        SITES_ONLINE.inc()
+        try:
+            async for record in self._jobs.invitations(caller.name):
+                yield wire.InvitationsResponse(
+                    job_id=record.id,
+                    spec=record.spec,
+                    analyst=record.analyst,
+                    deadline_at_ms=record.deadline_at_ms,
+                )
+        finally:
+            SITES_ONLINE.dec()
+            log.info("site offline", site=caller.name)

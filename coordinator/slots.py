@@ -1,0 +1,198 @@
+"""The relay's slots: written once, durable before they are acknowledged, never held in memory whole.
+
+Small payloads stand in the database, large ones in files beside it. Everything here blocks; callers use threads.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import secrets
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import sqlalchemy as sa
+
+from commonscale.database import Database
+from commonscale.errors import BadMessage, Equivocation, StoreUnavailable
+from commonscale.slot import Slot
+
+INLINE_BYTES = 64 << 10
+ORPHAN_AGE_S = 3600
+
+_TABLE = sa.table(
+    "slots",
+    *map(sa.column, ("run", "kind", "sender", "receiver", "job_id", "size_bytes", "sha256", "payload", "blob")),
+)
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A filled slot. Its payload is in `payload` or in the file `path`."""
+
+    size_bytes: int
+    sha256: bytes
+    payload: bytes | None = None
+    path: Path | None = None
+
+    def chunks(self, chunk_bytes: int) -> Iterator[bytes]:
+        """The payload in pieces; a damaged file raises instead of giving other bytes than were stored."""
+        if self.payload is not None:
+            yield self.payload
+            return
+        assert self.path is not None
+        digest = hashlib.sha256()
+        with self.path.open("rb", buffering=0) as file:
+            while chunk := file.read(chunk_bytes):
+                digest.update(chunk)
+                yield chunk
+        if digest.digest() != self.sha256:
+            raise StoreUnavailable(f"The stored payload {self.path.name} is damaged.", "Restore the blob directory.")
+
+    def read(self) -> bytes:
+        """The payload whole."""
+        return b"".join(self.chunks(1 << 20))
+
+
+class SlotStore:
+    """Slots in a database and a directory of blobs."""
+
+    def __init__(self, database: Database, blobs: Path) -> None:
+        self._database = database
+        self._blobs = blobs
+        blobs.mkdir(parents=True, exist_ok=True)
+
+    def put(self, slot: Slot, payload: bytes) -> bool:
+        """Fill a slot; True where it held these bytes already, Equivocation where it holds others."""
+        with self.upload(slot, len(payload), hashlib.sha256(payload).digest()) as upload:
+            upload.write(payload)
+            return upload.commit()
+
+    def upload(self, slot: Slot, size_bytes: int, sha256: bytes) -> Upload:
+        """Begin to fill a slot piece by piece."""
+        return Upload(self, slot, size_bytes, sha256)
+
+    def find(self, slot: Slot) -> Stored | None:
+        """The slot's contents, if it is filled."""
+        query = sa.select(_TABLE.c.size_bytes, _TABLE.c.sha256, _TABLE.c.payload, _TABLE.c.blob).where(_is(slot))
+        with self._database.reading() as connection:
+            row = connection.execute(query).one_or_none()
+        if row is None:
+            return None
+        return Stored(row.size_bytes, row.sha256, row.payload, self._blobs / row.blob if row.blob else None)
+
+    def slots_of(self, job_id: str) -> list[Slot]:
+        """Every filled slot of a job."""
+        columns = (_TABLE.c.run, _TABLE.c.kind, _TABLE.c.sender, _TABLE.c.receiver)
+        query = sa.select(*columns).where(_TABLE.c.job_id == job_id).order_by(*columns)
+        with self._database.reading() as connection:
+            return [Slot(*row) for row in connection.execute(query)]
+
+    def forget(self, job_id: str) -> None:
+        """Remove a job's messages."""
+        with self._database.writing() as connection:
+            query = sa.select(_TABLE.c.blob).where(_TABLE.c.job_id == job_id, _TABLE.c.blob.is_not(None))
+            blobs = list(connection.scalars(query))
+            connection.execute(sa.delete(_TABLE).where(_TABLE.c.job_id == job_id))
+        for blob in blobs:
+            (self._blobs / blob).unlink(missing_ok=True)
+
+    def sweep(self) -> None:
+        """Remove files of uploads that never ended; recent ones may be another replica's."""
+        recent = time.time() - ORPHAN_AGE_S
+        with self._database.reading() as connection:
+            known = set(connection.scalars(sa.select(_TABLE.c.blob).where(_TABLE.c.blob.is_not(None))))
+        for path in self._blobs.iterdir():
+            if path.name not in known and path.stat().st_mtime < recent:
+                path.unlink(missing_ok=True)
+
+    def insert(self, slot: Slot, stored: Stored) -> bool:
+        """Record a filled slot; the row is what makes it exist. True where it existed with the same bytes."""
+        row = {
+            "run": slot.run, "kind": slot.kind, "sender": slot.sender, "receiver": slot.receiver,
+            "job_id": slot.job_id, "size_bytes": stored.size_bytes, "sha256": stored.sha256,
+            "payload": stored.payload, "blob": stored.path.name if stored.path else None,
+        }  # fmt: skip
+        try:
+            with self._database.writing() as connection:
+                connection.execute(sa.insert(_TABLE).values(row))
+        except sa.exc.IntegrityError:
+            existing = self.find(slot)
+            if existing is None:
+                raise StoreUnavailable(f"{slot} was removed while it was written.") from None
+            if existing.sha256 != stored.sha256:
+                raise Equivocation(f"{slot} holds another message.") from None
+            return True
+        return False
+
+    def new_blob(self) -> Path:
+        """Where a large payload may be written."""
+        return self._blobs / secrets.token_hex(16)
+
+
+class Upload(contextlib.AbstractContextManager["Upload"]):
+    """A payload on its way in: checked against the announced size and hash before it counts."""
+
+    def __init__(self, store: SlotStore, slot: Slot, size_bytes: int, sha256: bytes) -> None:
+        self._store, self._slot, self._size, self._sha256 = store, slot, size_bytes, sha256
+        self._digest = hashlib.sha256()
+        self._received = 0
+        self._inline = bytearray()
+        self._path = store.new_blob() if size_bytes > INLINE_BYTES else None
+        self._file = self._path.open("xb", buffering=0) if self._path else None
+        self._committed = False
+
+    def write(self, chunk: bytes) -> None:
+        """Take the next piece."""
+        self._received += len(chunk)
+        if self._received > self._size:
+            raise BadMessage(f"{self._slot} got more bytes than announced ({self._size}).")
+        self._digest.update(chunk)
+        if self._file is None:
+            self._inline += chunk
+            return
+        try:
+            self._file.write(chunk)
+        except OSError as error:
+            raise StoreUnavailable(f"The blob directory takes no more: {error.strerror}.") from None
+
+    def commit(self) -> bool:
+        """Make it durable, then let it count. True where the slot held these bytes already."""
+        if self._received != self._size:
+            raise BadMessage(f"{self._slot} was cut short: {self._received} of {self._size} bytes.")
+        if self._digest.digest() != self._sha256:
+            raise BadMessage(f"{self._slot} does not have the announced hash.")
+        if self._file is not None and self._path is not None:
+            try:
+                os.fsync(self._file.fileno())
+                _sync_directory(self._path.parent)
+            except OSError as error:
+                raise StoreUnavailable(f"The blob directory takes no more: {error.strerror}.") from None
+        payload = None if self._path else bytes(self._inline)
+        repeated = self._store.insert(self._slot, Stored(self._size, self._sha256, payload, self._path))
+        self._committed = not repeated
+        return repeated
+
+    def __exit__(self, *_: object) -> None:
+        if self._file is not None:
+            self._file.close()
+        if self._path is not None and not self._committed:
+            self._path.unlink(missing_ok=True)
+
+
+def _is(slot: Slot) -> sa.ColumnElement[bool]:
+    return sa.and_(
+        _TABLE.c.run == slot.run, _TABLE.c.kind == slot.kind,
+        _TABLE.c.sender == slot.sender, _TABLE.c.receiver == slot.receiver,
+    )  # fmt: skip
+
+
+def _sync_directory(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,38 @@
+"""Pairwise masks: m_ij = AES-256-CTR(HKDF(k_ij, context)), added by one site of a pair, subtracted by the other.
+
+k_ij = HKDF-SHA256(X25519(a_i, A_j), salt = roster digest) from keys that live for one job. Every context
+(run and slot) gives an independent mask; using one context for two different vectors would reveal their
+difference, so callers make a masked vector once and keep its bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF, HKDFExpand
+
+from crypto import ring
+
+
+def pair_key(own: X25519PrivateKey, theirs: X25519PublicKey, roster_digest: bytes) -> bytes:
+    """k_ij, the same at both sites of a pair."""
+    return HKDF(SHA256(), 32, salt=roster_digest, info=b"commonscale/v1/pair").derive(own.exchange(theirs))
+
+
+def expand(key: bytes, context: bytes, length: int) -> ring.Vector:
+    """The pair's mask for one context: `length` uniformly random ring elements."""
+    stream_key = HKDFExpand(SHA256(), 32, info=b"commonscale/v1/mask\0" + context).derive(key)
+    # The key serves this one stream only, so the counter may start at zero.
+    stream = Cipher(algorithms.AES(stream_key), modes.CTR(bytes(16))).encryptor()
+    return ring.from_bytes(stream.update(bytes(length * ring.ELEMENT_BYTES)))
+
+
+def apply(vector: ring.Vector, me: str, pair_keys: Mapping[str, bytes], context: bytes) -> ring.Vector:
+    """x_i + sum over j>i of m_ij - sum over j<i of m_ij; over all sites the masks add up to zero."""
+    for other, key in pair_keys.items():
+        mask = expand(key, context, len(vector))
+        vector = ring.add(vector, mask) if me < other else ring.subtract(vector, mask)
+    return vector

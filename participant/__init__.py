@@ -1,0 +1,1 @@
+"""The participant daemon: one per site, beside its data, dialling out only."""

@@ -1,0 +1,216 @@
+"""The participant's process: dials out, takes part in jobs, serves /healthz and /metrics."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+import anyio
+import anyio.abc
+import grpc
+import structlog
+from cryptography.hazmat.primitives import serialization
+
+from commonscale import http, rpc
+from commonscale.audit import AuditLog
+from commonscale.channel import Observer
+from commonscale.concurrency import offload
+from commonscale.config import ParticipantConfig
+from commonscale.daemon import until_signal, write_ready
+from commonscale.database import Database
+from commonscale.errors import CommonscaleError, ConfigError
+from commonscale.files import private_directory, replace_file
+from commonscale.identity import Authority, Role, load_certificate, load_key
+from commonscale.link import Backoff, Link, RelayMailbox
+from commonscale.metrics import CERTIFICATE_EXPIRY, CONNECTED, JOBS_OPEN, RoundMetrics
+from commonscale.transforms.scaler import preload
+from commonscale.v1 import jobs_pb2
+from participant.data import DuckTable
+from participant.jobs import Site, run_job
+from participant.journal import Journal, SiteJob, SiteJobs
+
+log = structlog.get_logger()
+
+MIGRATIONS = Path(__file__).parent / "migrations"
+HEARTBEAT_S = 15.0
+
+
+def open_database(config: ParticipantConfig) -> Database:
+    """The site's journal; only its owner may read it."""
+    private_directory(config.state)
+    database = Database(f"sqlite:///{config.state / 'participant.db'}", MIGRATIONS)
+    (config.state / "participant.db").chmod(0o600)
+    return database
+
+
+class Participant:
+    """One site's daemon."""
+
+    def __init__(self, config: ParticipantConfig, observer: Observer | None = None) -> None:
+        self.config = config
+        self.authority = Authority(load_certificate(config.tls.ca))
+        self._key = load_key(config.tls.key)
+        self._read_certificate()
+        self._load_revocations()
+        self.database = open_database(config)
+        self.jobs = SiteJobs(self.database)
+        self.audit = AuditLog(config.state / "audit.jsonl")
+        self.observer = observer or RoundMetrics()
+        self.tables = {name: DuckTable(self.name, name, source) for name, source in config.data.items()}
+        self._running: set[str] = set()
+        self._faults: list[str] = ["not connected yet"]
+
+    def _read_certificate(self) -> None:
+        self._certificate = load_certificate(self.config.tls.certificate)
+        identity = self.authority.verify(self._certificate)
+        if identity.role is not Role.SITE:
+            raise ConfigError(f"{self.config.tls.certificate} is the certificate of {identity}, not of a site.")
+        if self._certificate.public_key() != self._key.public_key():
+            raise ConfigError(f"{self.config.tls.key} is not the key of {self.config.tls.certificate}.")
+        self.name = identity.name
+        CERTIFICATE_EXPIRY.set(self._certificate.not_valid_after_utc.timestamp())
+
+    @property
+    def _revocations_path(self) -> Path:
+        return self.config.state / "revoked.crl"
+
+    def _load_revocations(self) -> None:
+        for path in (self.config.tls.revocations, self._revocations_path):
+            if path is not None and path.exists():
+                self.authority.revocations.update(path.read_bytes())
+
+    async def run(self, ready_file: Path | None = None) -> None:
+        """Serve until SIGTERM or SIGINT."""
+        self.link = Link(self.config.coordinator, self.config.tls)
+        self._session = anyio.CancelScope()
+        app = http.application(f"participant {self.name}", self._health_faults)
+        async with anyio.create_task_group() as tasks:
+            async with http.serving(app, self.config.http_listen) as http_port:
+                log.info(
+                    "participant ready",
+                    site=self.name,
+                    coordinator=self.config.coordinator,
+                    http_port=http_port,
+                )
+                write_ready(ready_file, http_port=http_port)
+                for job in await offload(self.jobs.all, "open"):
+                    self._start(tasks, job)
+                tasks.start_soon(offload, preload)
+                tasks.start_soon(self._heartbeat)
+                tasks.start_soon(self._listen, tasks)
+                await until_signal()
+                log.info("stopping")
+            tasks.cancel_scope.cancel()
+        await self.link.close()
+        self.audit.close()
+        self.database.close()
+
+    def _site(self) -> Site:
+        return Site(
+            name=self.name,
+            key=self._key,
+            certificate_der=self._certificate.public_bytes(serialization.Encoding.DER),
+            authority=self.authority,
+            policy=self.config.policy,
+            tables=self.tables,
+            mailbox=RelayMailbox(self.link),
+            journal=Journal(self.database),
+            jobs=self.jobs,
+            audit=self.audit,
+            results=self.config.state / "results",
+            observer=self.observer,
+        )
+
+    async def _listen(self, tasks: anyio.abc.TaskGroup) -> None:
+        """Stay in session with the coordinator; start a job for every invitation."""
+        backoff = Backoff(longest_s=5.0)
+        while True:
+            try:
+                await self._greet()
+                with anyio.CancelScope() as self._session:
+                    self._connected(True)
+                    backoff.reset()
+                    async for invitation in self._invitations():
+                        await self._invited(tasks, invitation)
+            except CommonscaleError as error:
+                self._note(str(error))
+            self._connected(False)
+            await backoff.wait()
+
+    def _connected(self, connected: bool) -> None:
+        if connected:
+            log.info("connected", coordinator=self.config.coordinator)
+            self._faults = []
+        CONNECTED.set(connected)
+
+    def _note(self, fault: str) -> None:
+        """Say it once, not at every try."""
+        if self._faults != [fault]:
+            log.warning("not connected", why=fault)
+            self._faults = [fault]
+
+    async def _greet(self) -> None:
+        response = await self.link.hello()
+        if response.revocations and self.authority.revocations.update(response.revocations):
+            replace_file(self._revocations_path, response.revocations)
+            log.info("revocation list taken")
+
+    async def _invitations(self) -> AsyncIterator[jobs_pb2.InvitationsResponse]:
+        try:
+            async for invitation in self.link.federation.Invitations(
+                jobs_pb2.InvitationsRequest(), metadata=rpc.CALL_METADATA
+            ):
+                yield invitation
+        except grpc.aio.AioRpcError as error:
+            raise self.link.error(error) from None
+
+    async def _invited(self, tasks: anyio.abc.TaskGroup, invitation: jobs_pb2.InvitationsResponse) -> None:
+        try:
+            job = await offload(
+                self.jobs.open,
+                invitation.job_id,
+                invitation.spec,
+                invitation.analyst,
+                invitation.deadline_at_ms,
+            )
+        except CommonscaleError as error:
+            log.warning("invitation ignored", job=invitation.job_id, why=str(error))
+            return
+        if job.state == "open":
+            self._start(tasks, job)
+
+    def _start(self, tasks: anyio.abc.TaskGroup, job: SiteJob) -> None:
+        if job.id not in self._running:
+            self._running.add(job.id)
+            tasks.start_soon(self._run, job)
+
+    async def _run(self, job: SiteJob) -> None:
+        log.info("job begun", job=job.id, analyst=job.analyst)
+        JOBS_OPEN.inc()
+        try:
+            await run_job(self._site(), job)
+        except Exception:
+            log.exception("job crashed", job=job.id)
+        finally:
+            JOBS_OPEN.dec()
+            self._running.discard(job.id)
+
+    async def _heartbeat(self) -> None:
+        """Presence, new revocations, renewed certificates."""
+        while True:
+            await anyio.sleep(HEARTBEAT_S)
+            try:
+                if self.link.renew_if_changed():
+                    self._key = load_key(self.config.tls.key)
+                    self._read_certificate()
+                    # The session moves to the new connection; calls under way end on the old one.
+                    self._session.cancel()
+                    log.info("renewed certificate taken into use")
+                await self._greet()
+            except CommonscaleError as error:
+                self._note(str(error))
+            else:
+                self._faults = []
+
+    def _health_faults(self) -> Sequence[str]:
+        return self._faults

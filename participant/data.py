@@ -1,0 +1,221 @@
+"""A site's table: CSV or Parquet, read by DuckDB. Python sees aggregates, never rows."""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+
+from commonscale.config import DataSource
+from commonscale.errors import DataChanged, InfiniteValues, MissingColumn, UnreadableData, WrongType
+
+_KINDS = {
+    "number": (
+        "TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT", "UTINYINT", "USMALLINT", "UINTEGER", "UBIGINT",
+        "UHUGEINT", "FLOAT", "DOUBLE", "DECIMAL",
+    ),
+    "boolean": ("BOOLEAN",),
+    "time": ("DATE", "TIME", "TIMESTAMP", "INTERVAL"),
+}  # fmt: skip
+_MAY_BE_NAN = ("FLOAT", "DOUBLE")
+
+
+class DuckTable:
+    """One data source. Its methods block; callers use threads."""
+
+    def __init__(self, site: str, name: str, source: DataSource) -> None:
+        self.site = site
+        self.name = name
+        self._source = source
+        self._lock = threading.Lock()
+        self._connection: Any = None
+        self._loaded = ""
+
+    def fingerprint(self) -> str:
+        """Changes when the files change."""
+        paths = sorted(glob.glob(str(self._source.path)))
+        if not paths:
+            raise UnreadableData(f"{self.site}: no file at {self._source.path}.", "Mend `path` in the configuration.")
+        stats = [(path, Path(path).stat()) for path in paths]
+        return hashlib.sha256(repr([(p, s.st_size, s.st_mtime_ns) for p, s in stats]).encode()).hexdigest()
+
+    def pinned(self, fingerprint: str) -> PinnedTable:
+        """The table for one job: raises DataChanged once the files are others than they were."""
+        return PinnedTable(self, fingerprint)
+
+    def row_count(self) -> int:
+        """How many rows there are."""
+        return int(self._query("SELECT count(*) FROM source")[0])
+
+    def types(self) -> dict[str, str]:
+        """Every column with its DuckDB type."""
+        with self._cursor() as cursor:
+            described = cursor.execute("DESCRIBE source").fetchall()
+        return {row[0]: str(row[1]) for row in described}
+
+    def kinds(self, columns: Sequence[str]) -> dict[str, str]:
+        """number, text, boolean or time for each column; a column without any value counts as a number."""
+        types = self.types()
+        for column in columns:
+            if column not in types:
+                raise MissingColumn(
+                    f"{self.site} has no column {column!r} in data set {self.name!r}.",
+                    "Add it there, or leave it out of the pipeline.",
+                )
+        found = {column: _kind(types[column]) for column in columns}
+        for column, kind in found.items():
+            if kind == "text" and not self._query(f"SELECT count({_quoted(column)}) FROM source")[0]:
+                found[column] = "number"
+        return found
+
+    def check_numeric(self, columns: Sequence[str]) -> None:
+        """Raise unless every column holds finite numbers or nothing."""
+        for column, kind in self.kinds(columns).items():
+            if kind != "number":
+                raise WrongType(
+                    f"{self.site}: column {column!r} holds {kind}, not numbers.",
+                    "Name the texts that mean 'missing' in the data source, or mend the column.",
+                )
+        infinite = self._aggregate(columns, ["count(*) FILTER (WHERE isinf({x}))"])
+        for column, (count,) in zip(columns, infinite, strict=True):
+            if count:
+                raise InfiniteValues(
+                    f"{self.site}: column {column!r} holds infinities.", "Replace them or leave them empty."
+                )
+
+    def sums(self, columns: Sequence[str]) -> list[tuple[int, float, float]]:
+        """For each column: the count of present values, their sum, and the sum of their squares."""
+        rows = self._aggregate(columns, ["count({x})", "fsum({x})", "fsum({x} * {x})"])
+        return [(int(count), float(total or 0), float(squares or 0)) for count, total, squares in rows]
+
+    def deviations(self, columns: Sequence[str], means: Sequence[float]) -> list[tuple[float, float]]:
+        """For each column: the sum of x - mean and the sum of (x - mean)², over present values."""
+        difference = "({x} - CAST(? AS DOUBLE))"
+        parameters = [mean for mean in means for _ in range(3)]
+        rows = self._aggregate(columns, [f"fsum({difference})", f"fsum({difference} * {difference})"], parameters)
+        return [(float(deviation or 0), float(squared or 0)) for deviation, squared in rows]
+
+    def batches(self, columns: Sequence[str], rows_at_once: int = 65_536) -> Iterator[pa.RecordBatch]:
+        """The whole table in columnar pieces, numbers of the given columns as doubles."""
+        types = self.types()
+        wanted = set(columns)
+        selection = ", ".join(
+            f"{_as_double(name, kind)} AS {_quoted(name)}" if name in wanted else _quoted(name)
+            for name, kind in types.items()
+        )
+        with self._cursor() as cursor:
+            yield from cursor.execute(f"SELECT {selection} FROM source").to_arrow_reader(rows_at_once)
+
+    def _aggregate(
+        self, columns: Sequence[str], templates: Sequence[str], parameters: Sequence[float] = ()
+    ) -> list[Any]:
+        """The templates for every column in one pass over the data."""
+        types = self.types()
+        inner = ", ".join(f"{_as_double(column, types[column])} AS c{i}" for i, column in enumerate(columns))
+        outer = ", ".join(template.replace("{x}", f"c{i}") for i in range(len(columns)) for template in templates)
+        row = self._query(f"SELECT {outer} FROM (SELECT {inner} FROM source)", parameters)
+        width = len(templates)
+        return [tuple(row[at : at + width]) for at in range(0, len(row), width)]
+
+    def _query(self, sql: str, parameters: Sequence[float] = ()) -> tuple[Any, ...]:
+        with self._cursor() as cursor:
+            row: tuple[Any, ...] = cursor.execute(sql, list(parameters)).fetchone()
+        return row
+
+    def _cursor(self) -> _Cursor:
+        with self._lock:
+            fingerprint = self.fingerprint()
+            if self._connection is None or self._loaded != fingerprint:
+                self._connection = self._open()
+                self._loaded = fingerprint
+            return _Cursor(self, self._connection.cursor())
+
+    def _open(self) -> Any:
+        connection = duckdb.connect(":memory:", config={"autoinstall_known_extensions": "false"})
+        path = str(self._source.path).replace("'", "''")
+        if ".parquet" in self._source.path.name:
+            definition = f"CREATE VIEW source AS SELECT * FROM read_parquet('{path}')"
+        else:
+            # Parsed once into columns; types are found from all rows, not from the first few.
+            missing = ", ".join("'" + text.replace("'", "''") + "'" for text in ["", *self._source.missing])
+            options = f"nullstr=[{missing}], sample_size=-1, header=true"
+            definition = f"CREATE TABLE source AS SELECT * FROM read_csv('{path}', {options})"
+        try:
+            connection.execute(definition)
+        except duckdb.Error as error:
+            raise UnreadableData(
+                f"{self.site}: data set {self.name!r} cannot be read: {_kind_of_fault(error)}."
+            ) from None
+        return connection
+
+
+class _Cursor:
+    """A cursor whose failures are our errors and say nothing of the data."""
+
+    def __init__(self, table: DuckTable, cursor: Any) -> None:
+        self._table = table
+        self._cursor = cursor
+
+    def __enter__(self) -> Any:
+        return self._cursor
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
+        self._cursor.close()
+        if isinstance(error, duckdb.Error):
+            raise UnreadableData(
+                f"{self._table.site}: data set {self._table.name!r} cannot be read: {_kind_of_fault(error)}."
+            ) from None
+
+
+@dataclass(frozen=True)
+class PinnedTable:
+    """A table that must not change while a job uses it."""
+
+    table: DuckTable
+    fingerprint: str
+
+    def sums(self, columns: Sequence[str]) -> list[tuple[int, float, float]]:
+        """As the table's."""
+        self._check()
+        return self.table.sums(columns)
+
+    def deviations(self, columns: Sequence[str], means: Sequence[float]) -> list[tuple[float, float]]:
+        """As the table's."""
+        self._check()
+        return self.table.deviations(columns, means)
+
+    def _check(self) -> None:
+        if self.table.fingerprint() != self.fingerprint:
+            raise DataChanged(
+                f"{self.table.site}: the files of data set {self.table.name!r} changed during the job.",
+                "Submit the job again.",
+            )
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _as_double(column: str, duck_type: str) -> str:
+    """A column as doubles, with not-a-number as missing, as scikit-learn sees it."""
+    double = f"CAST({_quoted(column)} AS DOUBLE)"
+    return f"CASE WHEN isnan({double}) THEN NULL ELSE {double} END" if duck_type in _MAY_BE_NAN else double
+
+
+def _kind(duck_type: str) -> str:
+    for kind, types in _KINDS.items():
+        if duck_type.startswith(types):
+            return kind
+    return "text"
+
+
+def _kind_of_fault(error: duckdb.Error) -> str:
+    """DuckDB's messages may quote cells: only the kind of the fault is passed on."""
+    return type(error).__name__

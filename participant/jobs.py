@@ -1,0 +1,232 @@
+"""A site's part in one job: decide, run the protocols, keep the results, say how it ended.
+
+Everything that leaves goes through the journal first. Running this again after a crash sends the same bytes
+and comes to the same end.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import anyio
+import structlog
+
+from commonscale import steps
+from commonscale.audit import AuditLog
+from commonscale.channel import Channel, Mailbox, Observer, parse
+from commonscale.concurrency import offload
+from commonscale.config import Policy
+from commonscale.errors import (
+    CommonscaleError,
+    DataError,
+    DeadlineMissed,
+    Equivocation,
+    Refused,
+    RunOver,
+    SiteFailed,
+    StateLost,
+    UnknownJob,
+)
+from commonscale.files import replace_file
+from commonscale.identity import Authority
+from commonscale.pipeline import Pipeline
+from commonscale.protocols import admission
+from commonscale.results import canonical_json
+from commonscale.seal import JobKeys
+from commonscale.slot import HUB, Slot
+from commonscale.transforms import scaler
+from commonscale.v1.protocols_pb2 import Answer, Column, ColumnKind, Failure, Outcome, Signed, Success
+from crypto import signing
+from participant import policy
+from participant.data import DuckTable
+from participant.journal import Journal, SiteJob, SiteJobs
+
+log = structlog.get_logger()
+
+APPROVAL_POLL_S = 0.5
+# After a job's deadline the coordinator has the word; a site waits this much longer to hear it.
+DEADLINE_GRACE_S = 30.0
+
+
+@dataclass(frozen=True)
+class Site:
+    """What every job of this site shares."""
+
+    name: str
+    key: signing.SigningKey
+    certificate_der: bytes
+    authority: Authority
+    policy: Policy
+    tables: dict[str, DuckTable]
+    mailbox: Mailbox
+    journal: Journal
+    jobs: SiteJobs
+    audit: AuditLog
+    results: Path
+    observer: Observer
+
+
+class AuditedMailbox:
+    """Writes down what leaves before it leaves."""
+
+    def __init__(self, inner: Mailbox, audit: AuditLog) -> None:
+        self._inner = inner
+        self._audit = audit
+
+    async def put(self, slot: Slot, payload: bytes) -> None:
+        """Note, then send."""
+        entry = {
+            "run": slot.run, "kind": slot.kind, "receiver": slot.receiver, "bytes": len(payload),
+            "sealed": slot.receiver != HUB, "sha256": hashlib.sha256(payload).hexdigest(),
+        }  # fmt: skip
+        await offload(partial(self._audit.append, "sent", **entry))
+        await self._inner.put(slot, payload)
+
+    async def get(self, slot: Slot) -> bytes:
+        """Nothing leaves but the slot's name."""
+        return await self._inner.get(slot)
+
+
+async def run_job(site: Site, job: SiteJob) -> None:
+    """Take part until the job is over here; errors are reported, not raised."""
+    pipeline = Pipeline.from_bytes(job.spec)
+    mailbox = AuditedMailbox(site.mailbox, site.audit)
+    ch = Channel(job.id, site.name, tuple(pipeline.sites), mailbox, site.journal, site.observer)
+    try:
+        left_s = job.deadline_at_ms / 1000 - time.time() + DEADLINE_GRACE_S
+        with anyio.fail_after(max(left_s, 1.0)):
+            try:
+                fitted = await _take_part(site, job, pipeline, ch)
+            except (RunOver, UnknownJob):
+                raise
+            except CommonscaleError as error:
+                await _report_failure(ch, error)
+                raise
+            except Exception:
+                log.exception("job crashed", job=job.id)
+                failure = SiteFailed(f"{site.name}'s daemon failed; its log says more.")
+                await _report_failure(ch, failure)
+                raise failure from None
+    except TimeoutError:
+        await _end(site, job, DeadlineMissed("The job's deadline passed."))
+    except CommonscaleError as error:
+        await _end(site, job, error)
+    else:
+        await offload(site.jobs.end, job.id, "done")
+        log.info("job done", job=job.id, steps=len(fitted))
+
+
+async def _take_part(site: Site, job: SiteJob, pipeline: Pipeline, ch: Channel) -> list[steps.Fitted]:
+    # What must not change if we run again: the keys, and which data we accepted for.
+    keys = JobKeys.from_bytes(await ch.keep("Keys", lambda: JobKeys.generate().to_bytes()))
+    fingerprint = await ch.keep("Fingerprint", lambda: _fingerprint(site, pipeline))
+    await _answer(site, job, pipeline, ch, keys)
+    envelope = await admission.party(ch, job.spec, keys, site.key, site.authority)
+    table = site.tables[pipeline.dataset].pinned(fingerprint.decode())
+    fitted: list[steps.Fitted] = []
+    for number, step in enumerate(pipeline.steps):
+        run = Channel(f"{job.id}/{number}", ch.me, ch.parties, ch.mailbox, ch.journal, ch.observer, envelope)
+        fitted.append(await steps.party(run, step, table))
+    digest = await offload(_save, site, job, pipeline, fitted)
+    await ch.send(HUB, Outcome, lambda: Outcome(success=Success(result_sha256=digest)))
+    return fitted
+
+
+async def _answer(site: Site, job: SiteJob, pipeline: Pipeline, ch: Channel, keys: JobKeys) -> None:
+    """Say yes or no, once; raises Refused after a no has been delivered."""
+
+    async def decide() -> Signed:
+        try:
+            answer = admission.acceptance(job.spec, keys, await _consent(site, job, pipeline))
+        except (Refused, DataError) as error:
+            answer = admission.refusal(type(error).__name__, str(error))
+        return admission.sign_answer(ch, answer, site.key, site.certificate_der)
+
+    try:
+        sent = await ch.send(HUB, Signed, decide)
+    except Equivocation:
+        # The coordinator holds an answer of ours that our journal does not know.
+        raise StateLost(
+            f"{site.name} no longer has the secrets with which it answered job {job.id}.",
+            "Submit the job again; if its state directory was restored from a backup, never do that in mid-job.",
+        ) from None
+    slot = ch.slot(Signed, ch.me, HUB)
+    verdict = parse(Answer, parse(Signed, sent, slot).body, slot)
+    if verdict.WhichOneof("verdict") == "refusal":
+        raise RunOver(f"We refused: {verdict.refusal.reason}")
+
+
+async def _consent(site: Site, job: SiteJob, pipeline: Pipeline) -> list[Column]:
+    """The schema, if policy, data and (where asked for) a person agree."""
+    policy.check_request(site.policy, pipeline, job.analyst)
+    schema = await offload(_inspect, site, pipeline)
+    if site.policy.approval == "manual":
+        await _await_approval(site, job)
+    return schema
+
+
+def _inspect(site: Site, pipeline: Pipeline) -> list[Column]:
+    table = site.tables.get(pipeline.dataset)
+    if table is None:
+        raise Refused(f"It has no data set {pipeline.dataset!r}.")
+    columns = sorted({column for step in pipeline.steps for column in step.columns})
+    for step in pipeline.steps:
+        table.check_numeric(step.columns)
+    policy.check_rows(site.policy, table.row_count())
+    kinds = table.kinds(columns)
+    return [Column(name=c, kind=ColumnKind.Value(f"COLUMN_KIND_{kinds[c].upper()}")) for c in columns]
+
+
+async def _await_approval(site: Site, job: SiteJob) -> None:
+    if (await offload(site.jobs.get, job.id)).approval == "":
+        await offload(site.jobs.set_approval, job.id, "pending")
+        log.warning("job waits for approval", job=job.id, command=f"commonscale approvals approve {job.id}")
+    while (current := await offload(site.jobs.get, job.id)).approval == "pending":  # noqa: ASYNC110 - another process decides
+        await anyio.sleep(APPROVAL_POLL_S)
+    if current.approval == "refused":
+        raise Refused(current.reason or "Its operator refused.")
+
+
+def _fingerprint(site: Site, pipeline: Pipeline) -> bytes:
+    table = site.tables.get(pipeline.dataset)
+    try:
+        return table.fingerprint().encode() if table else b""
+    except DataError:
+        # Decided in _inspect, where the reason is told.
+        return b""
+
+
+def _save(site: Site, job: SiteJob, pipeline: Pipeline, fitted: list[steps.Fitted]) -> bytes:
+    """Estimators and parameters into results/JOB/; returns the hash that all parties compare."""
+    directory = site.results / job.id
+    directory.mkdir(parents=True, exist_ok=True)
+    parameters: list[dict[str, Any]] = []
+    for number, (step, result) in enumerate(zip(pipeline.steps, fitted, strict=True)):
+        parameters.append(result.parameters())
+        fresh = directory / f"{number}-{step.transform}.skops.new"
+        scaler.save(result.estimator(), fresh)
+        fresh.replace(directory / f"{number}-{step.transform}.skops")
+    text = canonical_json(parameters)
+    replace_file(directory / "parameters.json", text.encode())
+    digest = hashlib.sha256(text.encode()).digest()
+    site.audit.append("revealed", job=job.id, disclosures=steps.disclosures(pipeline), result_sha256=digest.hex())
+    return digest
+
+
+async def _report_failure(ch: Channel, error: CommonscaleError) -> None:
+    """Tell everyone why this site cannot go on, unless the job is over anyway."""
+    failure = Failure(code=type(error).__name__, message=str(error))
+    try:
+        await ch.send(HUB, Outcome, lambda: Outcome(failure=failure))
+    except CommonscaleError as unsent:
+        log.info("failure not delivered", run=ch.run, why=str(unsent))
+
+
+async def _end(site: Site, job: SiteJob, error: CommonscaleError) -> None:
+    log.warning("job ended without a result", job=job.id, error=type(error).__name__, why=str(error))
+    await offload(site.jobs.end, job.id, "failed", str(error))

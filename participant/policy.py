@@ -1,0 +1,35 @@
+"""A site's policy: what may be computed on its rows. A refusal says why, and nothing of the data."""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+
+from commonscale.config import Policy
+from commonscale.errors import Refused
+from commonscale.pipeline import Pipeline
+
+
+def check_request(policy: Policy, pipeline: Pipeline, analyst: str) -> None:
+    """Raise Refused unless the policy allows this job."""
+    if not _any_match(analyst, policy.analysts):
+        raise Refused(f"Its policy does not allow jobs of analyst {analyst!r}.")
+    if len(pipeline.sites) < policy.min_sites:
+        raise Refused(f"Its policy asks for at least {policy.min_sites} sites; the job names {len(pipeline.sites)}.")
+    for step in pipeline.steps:
+        if step.transform not in policy.transforms:
+            raise Refused(f"Its policy does not allow the transform {step.transform!r}.")
+        if step.sums not in policy.sums:
+            raise Refused(f"Its policy does not allow sums by {step.sums!r}; allowed: {', '.join(policy.sums)}.")
+        for column in step.columns:
+            if not _any_match(column, policy.columns):
+                raise Refused(f"Its policy does not allow the column {column!r}.")
+
+
+def check_rows(policy: Policy, rows: int) -> None:
+    """Raise Refused, without saying how many rows there are, where they are too few."""
+    if rows < policy.min_rows:
+        raise Refused(f"Its table has fewer rows than its policy's minimum of {policy.min_rows}.")
+
+
+def _any_match(value: str, patterns: list[str]) -> bool:
+    return any(fnmatchcase(value, pattern) for pattern in patterns)
