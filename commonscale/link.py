@@ -115,37 +115,44 @@ class RelayMailbox:
 
     async def _fetch(self, slot: Slot) -> bytes:
         request = relay_pb2.FetchRequest(slot=slot.to_wire(), wait_ms=int(FETCH_WAIT_S * 1000))
-        payload = bytearray()
-        header: relay_pb2.PayloadHeader | None = None
+        chunks: list[bytes] = []
+        digest = hashlib.sha256()
+        announced = b""
+        size: int | None = None
         try:
             call = self._link.relay.Fetch(request, metadata=rpc.CALL_METADATA)
-            # The wait has its own limit at the server; after it, no single chunk may stall.
             responses = aiter(call)
             while True:
-                with anyio.fail_after(CALL_TIMEOUT_S + (0 if header else FETCH_WAIT_S)):
+                # The wait for the first has its own limit at the server; after it, no single chunk may stall.
+                with anyio.fail_after(CALL_TIMEOUT_S + (FETCH_WAIT_S if size is None else 0)):
                     response = await anext(responses, None)
                 if response is None:
                     break
-                header = response.header if response.HasField("header") else header
-                payload += response.chunk
+                if response.HasField("header"):
+                    size = response.header.size_bytes
+                announced = response.sha256
+                digest.update(response.chunk)
+                chunks.append(response.chunk)
         except grpc.aio.AioRpcError as error:
             raise self._link.error(error) from None
         except TimeoutError:
             raise TransientError(f"The coordinator stalled while sending {slot}.") from None
-        if header is None or header.size_bytes != len(payload):
+        if size is None or size != sum(map(len, chunks)):
             raise TransientError(f"The coordinator cut {slot} short.")
-        if header.sha256 != hashlib.sha256(payload).digest():
+        if announced != digest.digest():
             raise BadMessage(f"The coordinator sent {slot} with another hash than announced.")
-        return bytes(payload)
+        return b"".join(chunks)
 
 
 async def _delivery(slot: Slot, payload: bytes) -> AsyncIterator[relay_pb2.DeliverRequest]:
     view = memoryview(payload)
-    header: relay_pb2.PayloadHeader | None = relay_pb2.PayloadHeader(
-        slot=slot.to_wire(), size_bytes=len(payload), sha256=hashlib.sha256(payload).digest()
-    )
+    digest = hashlib.sha256()
+    header: relay_pb2.PayloadHeader | None = relay_pb2.PayloadHeader(slot=slot.to_wire(), size_bytes=len(payload))
     for start in range(0, max(len(payload), 1), rpc.CHUNK_BYTES):
-        yield relay_pb2.DeliverRequest(header=header, chunk=bytes(view[start : start + rpc.CHUNK_BYTES]))
+        chunk = bytes(view[start : start + rpc.CHUNK_BYTES])
+        digest.update(chunk)
+        is_last = start + rpc.CHUNK_BYTES >= len(payload)
+        yield relay_pb2.DeliverRequest(header=header, chunk=chunk, sha256=digest.digest() if is_last else b"")
         header = None
 
 

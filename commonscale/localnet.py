@@ -93,8 +93,8 @@ class LocalFederation:
     """A coordinator and participants in one directory; starts and stops them all."""
 
     def __init__(
-        self, directory: Path, data: Mapping[str, Path], *, policy: Mapping[str, Any] | None = None,
-        missing: Sequence[str] = (), database: str = "sqlite:///coordinator.db",
+        self, directory: Path, data: Mapping[str, Path | Mapping[str, Path]], *,
+        policy: Mapping[str, Any] | None = None, missing: Sequence[str] = (), database: str = "sqlite:///coordinator.db",
         entry: Mapping[str, Sequence[str]] | None = None,
     ) -> None:  # fmt: skip
         self.directory = directory
@@ -186,13 +186,19 @@ class LocalFederation:
         )
         replace_file(self.directory / "coordinator" / "coordinator.toml", text.encode())
 
-    def _participant(self, site: str, data: Path) -> Process:
+    def _participant(self, site: str, data: Path | Mapping[str, Path]) -> Process:
+        """A site with one table, or several by name."""
         directory = self.directory / site
         tls = self.enrol(site, Role.SITE, directory)
         policy = "".join(f"{key} = {json.dumps(value)}\n" for key, value in self._policy.items())
+        tables = {"main": data} if isinstance(data, Path) else data
+        sources = "".join(
+            f"[data.{name}]\npath = {json.dumps(str(path))}\nmissing = {json.dumps(self._missing)}\n"
+            for name, path in tables.items()
+        )
         text = (
-            f'coordinator = "127.0.0.1:{self.port}"\nhttp_listen = "127.0.0.1:0"\n{_toml_tls(tls)}'
-            f"[data.main]\npath = {json.dumps(str(data))}\nmissing = {json.dumps(self._missing)}\n[policy]\n{policy}"
+            f'coordinator = "127.0.0.1:{self.port}"\nhttp_listen = "127.0.0.1:0"\n'
+            f"{_toml_tls(tls)}{sources}[policy]\n{policy}"
         )
         replace_file(directory / "participant.toml", text.encode())
         entry = self._entry.get(site, [sys.executable, "-m", "commonscale", "participant"])

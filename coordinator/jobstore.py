@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import sqlalchemy as sa
 from cryptography import x509
@@ -48,7 +49,7 @@ class JobRecord:
         """Still under way."""
         return self.state in OPEN_STATES
 
-    @property
+    @cached_property
     def pipeline(self) -> Pipeline:
         """The parsed spec."""
         return Pipeline.from_bytes(self.spec)

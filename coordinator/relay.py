@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from typing import Protocol
+from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
+from typing import Any, Protocol
 
 import anyio
 import grpc
 
 from commonscale import rpc
-from commonscale.concurrency import offload
+from commonscale.concurrency import concurrently, offload
 from commonscale.config import Limits
 from commonscale.errors import BadMessage, NotAllowed, PayloadTooLarge, RunOver, SlotEmpty
 from commonscale.identity import Role
@@ -120,18 +121,22 @@ class RelayService(rpc.GatedService, relay_pb2_grpc.RelayServiceServicer):
     async def _receive(
         self, slot: Slot, first: relay_pb2.DeliverRequest, rest: AsyncIterator[relay_pb2.DeliverRequest]
     ) -> bool:
-        header = first.header
-        if len(first.chunk) == header.size_bytes:
+        size = first.header.size_bytes
+        if len(first.chunk) == size:
             # The common, small case in one hop to a thread.
-            if await _next(rest) is not None:
-                raise BadMessage(f"{slot} got more bytes than announced ({header.size_bytes}).")
-            return await offload(_store_whole, self._room.store, slot, header.sha256, first.chunk)
-        with await offload(self._room.store.upload, slot, header.size_bytes, header.sha256) as upload:
+            return await offload(_store_whole, self._room.store, slot, first.chunk, first.sha256)
+        with await offload(self._room.store.upload, slot, size) as upload:
             request: relay_pb2.DeliverRequest | None = first
+            last = first
             while request is not None:
-                await offload(upload.write, request.chunk)
-                request = await _next(rest)
-            return await offload(upload.commit)
+                last = request
+                # The next chunk comes in while this one is written; never more than these two are held.
+                steps: list[Callable[[], Awaitable[Any]]] = [
+                    partial(offload, upload.write, last.chunk),
+                    partial(_next, rest),
+                ]
+                _, request = await concurrently(steps)
+            return await offload(upload.commit, last.sha256)
 
     @rpc.streaming(*PARTIES)
     async def Fetch(  # noqa: N802 - the name is the wire's
@@ -149,14 +154,16 @@ class RelayService(rpc.GatedService, relay_pb2_grpc.RelayServiceServicer):
                 raise over(job)
             raise SlotEmpty(f"Nothing in {slot} yet.")
         header: relay_pb2.PayloadHeader | None = relay_pb2.PayloadHeader(
-            slot=request.slot, size_bytes=stored.size_bytes, sha256=stored.sha256
+            slot=request.slot, size_bytes=stored.size_bytes
         )
-        chunks = stored.chunks(rpc.CHUNK_BYTES)
-        while (chunk := await offload(next, chunks, None)) is not None:
-            yield relay_pb2.FetchResponse(header=header, chunk=chunk)
-            header = None
-        if header is not None:
-            yield relay_pb2.FetchResponse(header=header)
+        if stored.payload is not None:
+            yield relay_pb2.FetchResponse(header=header, chunk=stored.payload, sha256=stored.sha256)
+        else:
+            chunks = stored.chunks(rpc.CHUNK_BYTES)
+            while (chunk := await offload(next, chunks, None)) is not None:
+                yield relay_pb2.FetchResponse(header=header, chunk=chunk)
+                header = None
+            yield relay_pb2.FetchResponse(sha256=stored.sha256)
         RELAYED_BYTES.labels("out").inc(stored.size_bytes)
 
 
@@ -165,10 +172,10 @@ def over(job: JobRecord) -> RunOver:
     return RunOver(f"Job {job.id} has ended ({job.state}). {job.error}".strip())
 
 
-def _store_whole(store: SlotStore, slot: Slot, sha256: bytes, payload: bytes) -> bool:
-    with store.upload(slot, len(payload), sha256) as upload:
+def _store_whole(store: SlotStore, slot: Slot, payload: bytes, sha256: bytes) -> bool:
+    with store.upload(slot, len(payload)) as upload:
         upload.write(payload)
-        return upload.commit()
+        return upload.commit(sha256)
 
 
 def aiter_of(requests: AsyncIterator[relay_pb2.DeliverRequest]) -> AsyncIterator[relay_pb2.DeliverRequest]:

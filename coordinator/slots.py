@@ -39,22 +39,21 @@ class Stored:
     path: Path | None = None
 
     def chunks(self, chunk_bytes: int) -> Iterator[bytes]:
-        """The payload in pieces; a damaged file raises instead of giving other bytes than were stored."""
+        """The payload in pieces; whoever puts them together checks the hash."""
         if self.payload is not None:
             yield self.payload
             return
         assert self.path is not None
-        digest = hashlib.sha256()
         with self.path.open("rb", buffering=0) as file:
             while chunk := file.read(chunk_bytes):
-                digest.update(chunk)
                 yield chunk
-        if digest.digest() != self.sha256:
-            raise StoreUnavailable(f"The stored payload {self.path.name} is damaged.", "Restore the blob directory.")
 
     def read(self) -> bytes:
-        """The payload whole."""
-        return b"".join(self.chunks(1 << 20))
+        """The payload whole; a damaged file raises instead of giving other bytes than were stored."""
+        payload = b"".join(self.chunks(1 << 20))
+        if hashlib.sha256(payload).digest() != self.sha256:
+            raise StoreUnavailable("A stored payload is damaged.", "Restore the blob directory.")
+        return payload
 
 
 class SlotStore:
@@ -67,13 +66,13 @@ class SlotStore:
 
     def put(self, slot: Slot, payload: bytes) -> bool:
         """Fill a slot; True where it held these bytes already, Equivocation where it holds others."""
-        with self.upload(slot, len(payload), hashlib.sha256(payload).digest()) as upload:
+        with self.upload(slot, len(payload)) as upload:
             upload.write(payload)
-            return upload.commit()
+            return upload.commit(upload.sha256())
 
-    def upload(self, slot: Slot, size_bytes: int, sha256: bytes) -> Upload:
+    def upload(self, slot: Slot, size_bytes: int) -> Upload:
         """Begin to fill a slot piece by piece."""
-        return Upload(self, slot, size_bytes, sha256)
+        return Upload(self, slot, size_bytes)
 
     def find(self, slot: Slot) -> Stored | None:
         """The slot's contents, if it is filled."""
@@ -136,8 +135,8 @@ class SlotStore:
 class Upload(contextlib.AbstractContextManager["Upload"]):
     """A payload on its way in: checked against the announced size and hash before it counts."""
 
-    def __init__(self, store: SlotStore, slot: Slot, size_bytes: int, sha256: bytes) -> None:
-        self._store, self._slot, self._size, self._sha256 = store, slot, size_bytes, sha256
+    def __init__(self, store: SlotStore, slot: Slot, size_bytes: int) -> None:
+        self._store, self._slot, self._size = store, slot, size_bytes
         self._digest = hashlib.sha256()
         self._received = 0
         self._inline = bytearray()
@@ -159,11 +158,15 @@ class Upload(contextlib.AbstractContextManager["Upload"]):
         except OSError as error:
             raise StoreUnavailable(f"The blob directory takes no more: {error.strerror}.") from None
 
-    def commit(self) -> bool:
+    def sha256(self) -> bytes:
+        """The hash of what has come so far."""
+        return self._digest.digest()
+
+    def commit(self, announced_sha256: bytes) -> bool:
         """Make it durable, then let it count. True where the slot held these bytes already."""
         if self._received != self._size:
             raise BadMessage(f"{self._slot} was cut short: {self._received} of {self._size} bytes.")
-        if self._digest.digest() != self._sha256:
+        if self.sha256() != announced_sha256:
             raise BadMessage(f"{self._slot} does not have the announced hash.")
         if self._file is not None and self._path is not None:
             try:
@@ -172,7 +175,7 @@ class Upload(contextlib.AbstractContextManager["Upload"]):
             except OSError as error:
                 raise StoreUnavailable(f"The blob directory takes no more: {error.strerror}.") from None
         payload = None if self._path else bytes(self._inline)
-        repeated = self._store.insert(self._slot, Stored(self._size, self._sha256, payload, self._path))
+        repeated = self._store.insert(self._slot, Stored(self._size, announced_sha256, payload, self._path))
         self._committed = not repeated
         return repeated
 

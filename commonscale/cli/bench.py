@@ -1,10 +1,66 @@
-"""`commonscale bench`."""
+"""`commonscale bench`: measure this machine."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
 
 import typer
 
+from commonscale.cli.console import Format, FormatOption, err
+
 app = typer.Typer(no_args_is_help=True)
 
+VARIANTS = ("masks/two", "masks/one", "shares/two", "sac-proportional/two")
 
-@app.callback()
-def _bench() -> None:
-    pass
+
+@contextmanager
+def _scratch(first: str) -> Iterator[tuple[Path, Callable[[str], None]]]:
+    with tempfile.TemporaryDirectory() as directory, err.status(first) as status:
+        yield Path(directory), status.update
+
+
+@app.command()
+def zscore(
+    parties: Annotated[int, typer.Option(min=3, max=100, help="Sites.")] = 10,
+    features: Annotated[int, typer.Option(min=1, max=4000, help="Columns.")] = 30,
+    rows: Annotated[int, typer.Option(min=1, help="Rows of each site.")] = 100_000,
+    variants: Annotated[
+        str, typer.Option(help=f"Comma-separated, of: {', '.join(VARIANTS)}.")
+    ] = "masks/two,masks/one,shares/two",
+    repeats: Annotated[int, typer.Option(min=1, max=100, help="The median of this many jobs is shown.")] = 5,
+    output: FormatOption = Format.TEXT,
+) -> None:
+    """The whole z-score job over real processes and mTLS."""
+    from bench import report
+    from bench import zscore as benchmark
+
+    chosen = []
+    for variant in variants.split(","):
+        if variant not in VARIANTS:
+            raise typer.BadParameter(f"{variant!r} is none of {', '.join(VARIANTS)}", param_hint="--variants")
+        sums, _, rounds = variant.rpartition("/")
+        chosen.append((sums, rounds))
+    with _scratch("preparing") as (directory, say):
+        rows_out = benchmark.measure(
+            directory, parties=parties, features=features, rows=rows, variants=chosen, repeats=repeats, say=say
+        )
+    report.publish("zscore", rows_out, output)
+
+
+@app.command()
+def relay(
+    largest_mib: Annotated[int, typer.Option(min=1, max=256, help="The largest payload.")] = 256,
+    output: FormatOption = Format.TEXT,
+) -> None:
+    """One payload through the relay, beside the same payload on a bare gRPC mTLS stream."""
+    from bench import relay as benchmark
+    from bench import report
+
+    with _scratch("preparing") as (directory, say):
+        sizes = tuple(size for size in benchmark.SIZES if size <= largest_mib << 20)
+        rows = benchmark.measure(directory, say, sizes)
+    report.publish("relay", rows, output)

@@ -49,15 +49,13 @@ Global___Slot: _TypeAlias = Slot  # noqa: Y015
 
 @_typing.final
 class PayloadHeader(_message.Message):
-    """PayloadHeader says what the chunks that follow must add up to."""
+    """PayloadHeader says how much follows."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     SLOT_FIELD_NUMBER: _builtins.int
     SIZE_BYTES_FIELD_NUMBER: _builtins.int
-    SHA256_FIELD_NUMBER: _builtins.int
     size_bytes: _builtins.int
-    sha256: _builtins.bytes
     @_builtins.property
     def slot(self) -> Global___Slot: ...
     def __init__(
@@ -65,11 +63,10 @@ class PayloadHeader(_message.Message):
         *,
         slot: Global___Slot | None = ...,
         size_bytes: _builtins.int = ...,
-        sha256: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["slot", b"slot"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["sha256", b"sha256", "size_bytes", b"size_bytes", "slot", b"slot"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["size_bytes", b"size_bytes", "slot", b"slot"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -77,13 +74,15 @@ Global___PayloadHeader: _TypeAlias = PayloadHeader  # noqa: Y015
 
 @_typing.final
 class DeliverRequest(_message.Message):
-    """DeliverRequest: the first carries the header, and every one may carry a chunk of at most 1 MiB."""
+    """DeliverRequest: the first carries the header, every one a chunk of at most 1 MiB, the last the payload's hash."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     HEADER_FIELD_NUMBER: _builtins.int
     CHUNK_FIELD_NUMBER: _builtins.int
+    SHA256_FIELD_NUMBER: _builtins.int
     chunk: _builtins.bytes
+    sha256: _builtins.bytes
     @_builtins.property
     def header(self) -> Global___PayloadHeader: ...
     def __init__(
@@ -91,10 +90,11 @@ class DeliverRequest(_message.Message):
         *,
         header: Global___PayloadHeader | None = ...,
         chunk: _builtins.bytes = ...,
+        sha256: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["header", b"header"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["chunk", b"chunk", "header", b"header"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chunk", b"chunk", "header", b"header", "sha256", b"sha256"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -146,13 +146,15 @@ Global___FetchRequest: _TypeAlias = FetchRequest  # noqa: Y015
 
 @_typing.final
 class FetchResponse(_message.Message):
-    """FetchResponse: the first carries the header, and every one may carry a chunk of at most 1 MiB."""
+    """FetchResponse: the first carries the header, every one a chunk of at most 1 MiB, the last the payload's hash."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     HEADER_FIELD_NUMBER: _builtins.int
     CHUNK_FIELD_NUMBER: _builtins.int
+    SHA256_FIELD_NUMBER: _builtins.int
     chunk: _builtins.bytes
+    sha256: _builtins.bytes
     @_builtins.property
     def header(self) -> Global___PayloadHeader: ...
     def __init__(
@@ -160,10 +162,11 @@ class FetchResponse(_message.Message):
         *,
         header: Global___PayloadHeader | None = ...,
         chunk: _builtins.bytes = ...,
+        sha256: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["header", b"header"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["chunk", b"chunk", "header", b"header"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chunk", b"chunk", "header", b"header", "sha256", b"sha256"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1,0 +1,143 @@
+"""The whole z-score job: P sites × N features × R rows a site, real processes, mTLS.
+
+Beside the job itself, the same job on a table of 20 rows: there is nothing to compute, so its time divided by
+its rounds is what a round costs beyond its computation.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from commonscale.cli.console import run
+from commonscale.client import Client, Job
+from commonscale.localnet import LocalFederation, Process
+from commonscale.pipeline import Pipeline
+
+TINY_ROWS = 20
+
+
+def measure(
+    directory: Path, *, parties: int, features: int, rows: int, variants: list[tuple[str, str]], repeats: int,
+    say: Callable[[str], None],
+) -> list[dict[str, Any]]:  # fmt: skip
+    """One row of figures a variant (way to add, rounds)."""
+    columns = [f"x{index}" for index in range(features)]
+    say(f"writing {parties} tables of {rows:,} × {features}")
+    data, expected = _write_tables(directory, parties, columns, rows)
+    say(f"starting {parties + 1} daemons")
+    with LocalFederation(directory, data) as federation:
+        for dataset in data["site-0"]:
+            say(f"warming up on {dataset}")
+            run(lambda dataset=dataset: _job(federation, columns, dataset, *variants[0]))  # type: ignore[misc]
+        results = []
+        for sums, rounds in variants:
+            say(f"measuring {sums}, {rounds} round(s)")
+            results.append(_measure_variant(federation, columns, (sums, rounds), expected, repeats))
+        return results
+
+
+def _measure_variant(
+    federation: LocalFederation, columns: list[str], variant: tuple[str, str], expected: Any, repeats: int
+) -> dict[str, Any]:
+    before = _usage(federation)
+    walls, errors, rounds = [], [], 0
+    for _ in range(repeats):
+        start = time.perf_counter()
+        job = run(lambda: _job(federation, columns, "main", *variant))
+        walls.append(time.perf_counter() - start)
+        errors.append(_error(job, expected))
+    after = _usage(federation)
+    tiny = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        run(lambda: _job(federation, columns, "tiny", *variant))
+        tiny.append(time.perf_counter() - start)
+    # Messages that a site sends one after the other, from its answer to its last word.
+    rounds = 3 + 2 * (2 if variant[1] == "two" else 1) + (variant[0] != "masks") * (2 if variant[1] == "two" else 1)
+    wall = statistics.median(walls)
+    per_site = {
+        key: round((after[key] - before[key]) / repeats / len(federation.sites)) for key in ("sent", "received")
+    }
+    return {
+        "protocol": "zscore",
+        "variant": f"{variant[0]}/{variant[1]}-round",
+        "parties": len(federation.sites),
+        "features": len(columns),
+        "wall_s": round(wall, 3),
+        "cpu_s": round((after["cpu"] - before["cpu"]) / repeats, 3),
+        "rounds": rounds,
+        "bytes_up": per_site["sent"],
+        "bytes_down": per_site["received"],
+        "max_rel_error": max(errors),
+        "wall_without_data_s": round(statistics.median(tiny), 3),
+        "round_overhead_ms": round(1000 * statistics.median(tiny) / rounds, 1),
+    }
+
+
+async def _job(federation: LocalFederation, columns: list[str], dataset: str, sums: str, rounds: str) -> Job:
+    async with Client(federation.analyst()) as client:
+        step = {"columns": columns, "sums": sums, "rounds": rounds}
+        pipeline = Pipeline.model_validate(
+            {"name": "bench", "dataset": dataset, "sites": federation.sites, "steps": [step]}
+        )
+        job = await client.wait((await client.submit(pipeline)).id)
+        _ = job.result
+        return job
+
+
+def _write_tables(
+    directory: Path, parties: int, columns: list[str], rows: int
+) -> tuple[dict[str, dict[str, Path]], dict[str, Any]]:
+    """Normal columns of many magnitudes, different at every site; the pooled moments come from numpy."""
+    generator = np.random.default_rng(2026)
+    directory.mkdir(parents=True, exist_ok=True)
+    centre, width = 10.0 ** generator.uniform(-3, 6, len(columns)), 10.0 ** generator.uniform(-2, 2, len(columns))
+    data: dict[str, dict[str, Path]] = {}
+    parts = []
+    for index in range(parties):
+        part = generator.normal(centre * (1 + 0.1 * index), centre * width, (rows, len(columns)))
+        site = f"site-{index}"
+        data[site] = {}
+        for name, table in (("main", part), ("tiny", part[:TINY_ROWS])):
+            data[site][name] = directory / f"{site}-{name}.parquet"
+            pq.write_table(pa.table({c: table[:, i] for i, c in enumerate(columns)}), data[site][name])
+        parts.append(part)
+    pooled = np.vstack(parts)
+    return data, {"mean": pooled.mean(axis=0), "scale": pooled.std(axis=0)}
+
+
+def _error(job: Job, expected: dict[str, Any]) -> float:
+    result = job.result[0]
+    return float(max(np.abs(np.array(result[key]) / expected[key] - 1).max() for key in ("mean", "scale")))
+
+
+def _usage(federation: LocalFederation) -> dict[str, float]:
+    """CPU seconds of all daemons, and round messages' bytes of all sites."""
+    totals = {"cpu": 0.0, "sent": 0.0, "received": 0.0}
+    for process in (federation.coordinator, *federation.participants.values()):
+        assert process.process is not None
+        times = psutil.Process(process.process.pid).cpu_times()
+        totals["cpu"] += times.user + times.system
+    for participant in federation.participants.values():
+        for event, value in _message_bytes(participant).items():
+            totals[event] += value
+    return totals
+
+
+def _message_bytes(participant: Process) -> dict[str, float]:
+    port = participant.wait_ready()["http_port"]
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as response:
+        lines = response.read().decode().splitlines()
+    prefix = "commonscale_message_bytes_total{event="
+    found = {line.split('"')[1]: float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(prefix)}
+    return {event: found.get(event, 0.0) for event in ("sent", "received")}
