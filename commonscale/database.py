@@ -22,7 +22,9 @@ class Database:
 
     def __init__(self, url: str, versions: Path) -> None:
         try:
-            self.engine = sa.create_engine(_with_driver(url), pool_pre_ping=True)
+            local = sa.make_url(url).get_backend_name() == "sqlite"
+            # A server may have hung up in the meantime; a file has not, and keeps its prepared connections.
+            self.engine = sa.create_engine(_with_driver(url), pool_pre_ping=not local, pool_size=20)
         except (sa.exc.ArgumentError, sa.exc.NoSuchModuleError):
             raise ConfigError("The database URL is not usable.", "Use sqlite:///FILE or postgresql://…") from None
         self._writer: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()

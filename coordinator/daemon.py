@@ -46,7 +46,7 @@ class Coordinator:
         self.database = Database(resolve_url(config.database, base), MIGRATIONS)
         self.slots = SlotStore(self.database, config.blobs)
         self.jobstore = JobStore(self.database)
-        self.room = Mailroom(self.slots)
+        self.room = Mailroom(self.slots, sole_writer=self.database.engine.dialect.name == "sqlite")
         self.health = health.HealthServicer()
         self._faults: list[str] = ["starting"]
 

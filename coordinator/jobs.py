@@ -43,6 +43,7 @@ from coordinator.relay import Mailroom
 log = structlog.get_logger()
 
 STORE_RETRY_S = 1.0
+WATCH_INTERVAL_S = 0.05
 
 
 @dataclass
@@ -55,6 +56,7 @@ class LiveJob:
     messages: int = 0
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     changed: anyio.Event = field(default_factory=anyio.Event)
+    ended: anyio.Event = field(default_factory=anyio.Event)
 
     def event(self, event: Event, slot: Slot, size_bytes: int) -> None:
         """Observer: count."""
@@ -105,10 +107,10 @@ class Jobs:
         """Start a job, or find it started."""
         pipeline = Pipeline.from_bytes(spec)
         now = now_ms()
-        record = await offload(
-            self._store.create,
-            JobRecord(job_id, spec, analyst, "inviting", now, now + 1000 * pipeline.deadline_s),
-        )
+        fresh = JobRecord(job_id, spec, analyst, "inviting", now, now + 1000 * pipeline.deadline_s)
+        record = await offload(self._store.create, fresh)
+        if record is fresh:
+            self._room.begin(job_id)
         if record.is_open and job_id not in self._live:
             log.info("job submitted", job=job_id, analyst=analyst, sites=pipeline.sites)
             self._start(record)
@@ -155,9 +157,12 @@ class Jobs:
             if job != last:
                 yield job
                 last = job
-            if changed is None or job.ended_at_ms:
+            if live is None or changed is None or job.ended_at_ms:
                 return
             await changed.wait()
+            # A fast round changes many times; a watcher sees the last of them, and the end at once.
+            with anyio.move_on_after(WATCH_INTERVAL_S):
+                await live.ended.wait()
 
     async def invitations(self, site: str) -> AsyncIterator[JobRecord]:
         """Every open job of a site, then each new one."""
@@ -174,7 +179,7 @@ class Jobs:
     async def forget_old(self, retention_s: int) -> None:
         """Remove the messages of jobs that ended long ago."""
         for job_id in await offload(self._store.ended_before, now_ms() - 1000 * retention_s):
-            await offload(self._room.store.forget, job_id)
+            await offload(self._room.forget, job_id)
 
     def _start(self, record: JobRecord) -> None:
         live = self._live[record.id] = LiveJob(record)
@@ -269,6 +274,7 @@ class Jobs:
         if live is None:
             return
         live.record = final
+        live.ended.set()
         live.notify()
         # Watchers take the final state from the database from here on.
         if live.scope is not None and state == "cancelled":

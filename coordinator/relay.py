@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 from typing import Any, Protocol
@@ -22,6 +23,7 @@ from coordinator.slots import SlotStore, Stored
 
 # Another replica may fill a slot without telling us: look again this often.
 POLL_S = 1.0
+RECENT_SLOTS = 1024
 MAX_WAIT_S = 60.0
 # A sender that stalls in the middle of a payload gives up its place after this long.
 CHUNK_TIMEOUT_S = 60.0
@@ -38,45 +40,66 @@ class Directory(Protocol):
 class Mailroom:
     """Slots with waiting: what the coordinator's own roles use, and the service below."""
 
-    def __init__(self, store: SlotStore) -> None:
+    def __init__(self, store: SlotStore, *, sole_writer: bool) -> None:
         self.store = store
+        self._sole_writer = sole_writer
+        # Jobs that began in this process, if it alone writes: what is not among the recent slots is not there.
+        self._known: set[str] = set()
         self._events: dict[Slot, anyio.Event] = {}
+        # What was filled lately, so that its readers need not ask the database. Large payloads are only paths here.
+        self._recent: OrderedDict[Slot, Stored] = OrderedDict()
 
     async def put(self, slot: Slot, payload: bytes) -> None:
         """Fill a slot from this process."""
-        await offload(self.store.put, slot, payload)
-        self.announce(slot)
+        self.announce(slot, await offload(self.store.put, slot, payload))
 
     async def get(self, slot: Slot) -> bytes:
         """Wait for a slot without limit; the job's own deadline ends it."""
         while (stored := await self.wait(slot, MAX_WAIT_S)) is None:
             pass
-        return await offload(stored.read)
+        return stored.payload if stored.payload is not None else await offload(stored.read)
 
     async def wait(self, slot: Slot, timeout_s: float) -> Stored | None:
         """The slot's contents once there are some, or None after the time or an end of the job."""
         stop = anyio.current_time() + timeout_s
-        while True:
+        while (stored := self._recent.get(slot)) is None:
             # Take the event first: what is filled between the look and the wait sets it.
             event = self._events.setdefault(slot, anyio.Event())
-            if (stored := await offload(self.store.find, slot)) is not None:
-                self.announce(slot)
-                return stored
+            if slot.job_id not in self._known and (stored := await offload(self.store.find, slot)) is not None:
+                self.announce(slot, stored)
+                break
             left = stop - anyio.current_time()
             with anyio.move_on_after(min(left, POLL_S)):
                 await event.wait()
             if event.is_set() or left <= POLL_S:
-                return await offload(self.store.find, slot)
+                return self._recent.get(slot)
+        return stored
 
-    def announce(self, slot: Slot) -> None:
-        """Wake those who wait for a slot."""
+    def announce(self, slot: Slot, stored: Stored) -> None:
+        """Hand a filled slot to those who wait for it, and to those who will come soon."""
+        self._recent[slot] = stored
+        if len(self._recent) > RECENT_SLOTS:
+            oldest, _ = self._recent.popitem(last=False)
+            self._known.discard(oldest.job_id)
         if event := self._events.pop(slot, None):
             event.set()
 
+    def begin(self, job_id: str) -> None:
+        """A job that nobody can have written to yet."""
+        if self._sole_writer:
+            self._known.add(job_id)
+
     def close(self, job_id: str) -> None:
         """Wake everyone who waits for something of an ended job."""
+        self._known.discard(job_id)
         for slot in [slot for slot in self._events if slot.job_id == job_id]:
-            self.announce(slot)
+            self._events.pop(slot).set()
+
+    def forget(self, job_id: str) -> None:
+        """Remove a job's messages."""
+        for slot in [slot for slot in self._recent if slot.job_id == job_id]:
+            del self._recent[slot]
+        self.store.forget(job_id)
 
 
 class RelayService(rpc.GatedService, relay_pb2_grpc.RelayServiceServicer):
@@ -113,14 +136,14 @@ class RelayService(rpc.GatedService, relay_pb2_grpc.RelayServiceServicer):
             raise over(job)
         # Back-pressure: a site has a few places, and each reads its next chunk once the last is written.
         async with self._places.setdefault(caller.name, anyio.Semaphore(self._limits.uploads_at_once)):
-            repeated = await self._receive(slot, first, iterator)
-        self._room.announce(slot)
-        RELAYED_BYTES.labels("in").inc(first.header.size_bytes)
-        return relay_pb2.DeliverResponse(repeated=repeated)
+            stored = await self._receive(slot, first, iterator)
+        self._room.announce(slot, stored)
+        RELAYED_BYTES.labels("in").inc(stored.size_bytes)
+        return relay_pb2.DeliverResponse()
 
     async def _receive(
         self, slot: Slot, first: relay_pb2.DeliverRequest, rest: AsyncIterator[relay_pb2.DeliverRequest]
-    ) -> bool:
+    ) -> Stored:
         size = first.header.size_bytes
         if len(first.chunk) == size:
             # The common, small case in one hop to a thread.
@@ -172,7 +195,7 @@ def over(job: JobRecord) -> RunOver:
     return RunOver(f"Job {job.id} has ended ({job.state}). {job.error}".strip())
 
 
-def _store_whole(store: SlotStore, slot: Slot, payload: bytes, sha256: bytes) -> bool:
+def _store_whole(store: SlotStore, slot: Slot, payload: bytes, sha256: bytes) -> Stored:
     with store.upload(slot, len(payload)) as upload:
         upload.write(payload)
         return upload.commit(sha256)

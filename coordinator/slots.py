@@ -64,8 +64,8 @@ class SlotStore:
         self._blobs = blobs
         blobs.mkdir(parents=True, exist_ok=True)
 
-    def put(self, slot: Slot, payload: bytes) -> bool:
-        """Fill a slot; True where it held these bytes already, Equivocation where it holds others."""
+    def put(self, slot: Slot, payload: bytes) -> Stored:
+        """Fill a slot; nothing changes where it holds these bytes already, Equivocation where it holds others."""
         with self.upload(slot, len(payload)) as upload:
             upload.write(payload)
             return upload.commit(upload.sha256())
@@ -108,8 +108,8 @@ class SlotStore:
             if path.name not in known and path.stat().st_mtime < recent:
                 path.unlink(missing_ok=True)
 
-    def insert(self, slot: Slot, stored: Stored) -> bool:
-        """Record a filled slot; the row is what makes it exist. True where it existed with the same bytes."""
+    def insert(self, slot: Slot, stored: Stored) -> Stored:
+        """Record a filled slot; the row is what makes it exist. Returns what stands there now."""
         row = {
             "run": slot.run, "kind": slot.kind, "sender": slot.sender, "receiver": slot.receiver,
             "job_id": slot.job_id, "size_bytes": stored.size_bytes, "sha256": stored.sha256,
@@ -124,8 +124,8 @@ class SlotStore:
                 raise StoreUnavailable(f"{slot} was removed while it was written.") from None
             if existing.sha256 != stored.sha256:
                 raise Equivocation(f"{slot} holds another message.") from None
-            return True
-        return False
+            return existing
+        return stored
 
     def new_blob(self) -> Path:
         """Where a large payload may be written."""
@@ -162,8 +162,8 @@ class Upload(contextlib.AbstractContextManager["Upload"]):
         """The hash of what has come so far."""
         return self._digest.digest()
 
-    def commit(self, announced_sha256: bytes) -> bool:
-        """Make it durable, then let it count. True where the slot held these bytes already."""
+    def commit(self, announced_sha256: bytes) -> Stored:
+        """Make it durable, then let it count. Returns what the slot holds: this, or the same from before."""
         if self._received != self._size:
             raise BadMessage(f"{self._slot} was cut short: {self._received} of {self._size} bytes.")
         if self.sha256() != announced_sha256:
@@ -175,9 +175,10 @@ class Upload(contextlib.AbstractContextManager["Upload"]):
             except OSError as error:
                 raise StoreUnavailable(f"The blob directory takes no more: {error.strerror}.") from None
         payload = None if self._path else bytes(self._inline)
-        repeated = self._store.insert(self._slot, Stored(self._size, announced_sha256, payload, self._path))
-        self._committed = not repeated
-        return repeated
+        fresh = Stored(self._size, announced_sha256, payload, self._path)
+        stored = self._store.insert(self._slot, fresh)
+        self._committed = stored is fresh
+        return stored
 
     def __exit__(self, *_: object) -> None:
         if self._file is not None:

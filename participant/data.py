@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import hashlib
+import math
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -37,6 +38,8 @@ class DuckTable:
         self._lock = threading.Lock()
         self._connection: Any = None
         self._loaded = ""
+        self._types: dict[str, str] = {}
+        self._sums: dict[tuple[str, ...], list[tuple[int, float, float]]] = {}
 
     def fingerprint(self) -> str:
         """Changes when the files change."""
@@ -56,9 +59,8 @@ class DuckTable:
 
     def types(self) -> dict[str, str]:
         """Every column with its DuckDB type."""
-        with self._cursor() as cursor:
-            described = cursor.execute("DESCRIBE source").fetchall()
-        return {row[0]: str(row[1]) for row in described}
+        with self._cursor():
+            return self._types
 
     def kinds(self, columns: Sequence[str]) -> dict[str, str]:
         """number, text, boolean or time for each column; a column without any value counts as a number."""
@@ -83,23 +85,27 @@ class DuckTable:
                     f"{self.site}: column {column!r} holds {kind}, not numbers.",
                     "Name the texts that mean 'missing' in the data source, or mend the column.",
                 )
-        infinite = self._aggregate(columns, ["count(*) FILTER (WHERE isinf({x}))"])
-        for column, (count,) in zip(columns, infinite, strict=True):
-            if count:
+        for column, (_, total, _) in zip(columns, self.sums(columns), strict=True):
+            # Only infinities, or numbers whose sum is beyond float64, make a sum that is not finite.
+            if not math.isfinite(total):
                 raise InfiniteValues(
                     f"{self.site}: column {column!r} holds infinities.", "Replace them or leave them empty."
                 )
 
     def sums(self, columns: Sequence[str]) -> list[tuple[int, float, float]]:
         """For each column: the count of present values, their sum, and the sum of their squares."""
-        rows = self._aggregate(columns, ["count({x})", "fsum({x})", "fsum({x} * {x})"])
-        return [(int(count), float(total or 0), float(squares or 0)) for count, total, squares in rows]
+        key = (self.fingerprint(), *columns)
+        found = self._sums.get(key)
+        if found is None:
+            rows = self._aggregate(columns, ["count({x})", "fsum({x})", "fsum({x} * {x})"])
+            found = [(int(count), float(total or 0), float(squares or 0)) for count, total, squares in rows]
+            # The check before a job and the job itself need the same pass over the data.
+            self._sums = {key: found}
+        return found
 
     def deviations(self, columns: Sequence[str], means: Sequence[float]) -> list[tuple[float, float]]:
         """For each column: the sum of x - mean and the sum of (x - mean)², over present values."""
-        difference = "({x} - CAST(? AS DOUBLE))"
-        parameters = [mean for mean in means for _ in range(3)]
-        rows = self._aggregate(columns, [f"fsum({difference})", f"fsum({difference} * {difference})"], parameters)
+        rows = self._aggregate(columns, ["fsum({x})", "fsum({x} * {x})"], means)
         return [(float(deviation or 0), float(squared or 0)) for deviation, squared in rows]
 
     def batches(self, columns: Sequence[str], rows_at_once: int = 65_536) -> Iterator[pa.RecordBatch]:
@@ -114,19 +120,21 @@ class DuckTable:
             yield from cursor.execute(f"SELECT {selection} FROM source").to_arrow_reader(rows_at_once)
 
     def _aggregate(
-        self, columns: Sequence[str], templates: Sequence[str], parameters: Sequence[float] = ()
+        self, columns: Sequence[str], templates: Sequence[str], minus: Sequence[float] | None = None
     ) -> list[Any]:
-        """The templates for every column in one pass over the data."""
+        """The templates for every column, less a number where given, in one pass over the data."""
         types = self.types()
-        inner = ", ".join(f"{_as_double(column, types[column])} AS c{i}" for i, column in enumerate(columns))
+        # As text, a float keeps every bit, and the planner sees a constant.
+        less = [f" - CAST('{number!r}' AS DOUBLE)" for number in minus] if minus else [""] * len(columns)
+        inner = ", ".join(f"{_as_double(c, types[c])}{less[i]} AS c{i}" for i, c in enumerate(columns))
         outer = ", ".join(template.replace("{x}", f"c{i}") for i in range(len(columns)) for template in templates)
-        row = self._query(f"SELECT {outer} FROM (SELECT {inner} FROM source)", parameters)
+        row = self._query(f"SELECT {outer} FROM (SELECT {inner} FROM source)")
         width = len(templates)
         return [tuple(row[at : at + width]) for at in range(0, len(row), width)]
 
-    def _query(self, sql: str, parameters: Sequence[float] = ()) -> tuple[Any, ...]:
+    def _query(self, sql: str) -> tuple[Any, ...]:
         with self._cursor() as cursor:
-            row: tuple[Any, ...] = cursor.execute(sql, list(parameters)).fetchone()
+            row: tuple[Any, ...] = cursor.execute(sql).fetchone()
         return row
 
     def _cursor(self) -> _Cursor:
@@ -134,6 +142,8 @@ class DuckTable:
             fingerprint = self.fingerprint()
             if self._connection is None or self._loaded != fingerprint:
                 self._connection = self._open()
+                described = self._connection.execute("DESCRIBE source").fetchall()
+                self._types = {row[0]: str(row[1]) for row in described}
                 self._loaded = fingerprint
             return _Cursor(self, self._connection.cursor())
 
@@ -206,7 +216,7 @@ def _quoted(name: str) -> str:
 def _as_double(column: str, duck_type: str) -> str:
     """A column as doubles, with not-a-number as missing, as scikit-learn sees it."""
     double = f"CAST({_quoted(column)} AS DOUBLE)"
-    return f"CASE WHEN isnan({double}) THEN NULL ELSE {double} END" if duck_type in _MAY_BE_NAN else double
+    return f"(CASE WHEN isnan({double}) THEN NULL ELSE {double} END)" if duck_type in _MAY_BE_NAN else double
 
 
 def _kind(duck_type: str) -> str:

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1a\x63ommonscale/v1/relay.proto\x12\x0e\x63ommonscale.v1\"C\n\x04Slot\x12\x0b\n\x03run\x18\x01 \x01(\t\x12\x0c\n\x04kind\x18\x02 \x01(\t\x12\x0e\n\x06sender\x18\x03 \x01(\t\x12\x10\n\x08receiver\x18\x04 \x01(\t\"G\n\rPayloadHeader\x12\"\n\x04slot\x18\x01 \x01(\x0b\x32\x14.commonscale.v1.Slot\x12\x12\n\nsize_bytes\x18\x02 \x01(\x04\"^\n\x0e\x44\x65liverRequest\x12-\n\x06header\x18\x01 \x01(\x0b\x32\x1d.commonscale.v1.PayloadHeader\x12\r\n\x05\x63hunk\x18\x02 \x01(\x0c\x12\x0e\n\x06sha256\x18\x03 \x01(\x0c\"#\n\x0f\x44\x65liverResponse\x12\x10\n\x08repeated\x18\x01 \x01(\x08\"C\n\x0c\x46\x65tchRequest\x12\"\n\x04slot\x18\x01 \x01(\x0b\x32\x14.commonscale.v1.Slot\x12\x0f\n\x07wait_ms\x18\x02 \x01(\r\"]\n\rFetchResponse\x12-\n\x06header\x18\x01 \x01(\x0b\x32\x1d.commonscale.v1.PayloadHeader\x12\r\n\x05\x63hunk\x18\x02 \x01(\x0c\x12\x0e\n\x06sha256\x18\x03 \x01(\x0c\x32\xa4\x01\n\x0cRelayService\x12L\n\x07\x44\x65liver\x12\x1e.commonscale.v1.DeliverRequest\x1a\x1f.commonscale.v1.DeliverResponse(\x01\x12\x46\n\x05\x46\x65tch\x12\x1c.commonscale.v1.FetchRequest\x1a\x1d.commonscale.v1.FetchResponse0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1a\x63ommonscale/v1/relay.proto\x12\x0e\x63ommonscale.v1\"C\n\x04Slot\x12\x0b\n\x03run\x18\x01 \x01(\t\x12\x0c\n\x04kind\x18\x02 \x01(\t\x12\x0e\n\x06sender\x18\x03 \x01(\t\x12\x10\n\x08receiver\x18\x04 \x01(\t\"G\n\rPayloadHeader\x12\"\n\x04slot\x18\x01 \x01(\x0b\x32\x14.commonscale.v1.Slot\x12\x12\n\nsize_bytes\x18\x02 \x01(\x04\"^\n\x0e\x44\x65liverRequest\x12-\n\x06header\x18\x01 \x01(\x0b\x32\x1d.commonscale.v1.PayloadHeader\x12\r\n\x05\x63hunk\x18\x02 \x01(\x0c\x12\x0e\n\x06sha256\x18\x03 \x01(\x0c\"\x11\n\x0f\x44\x65liverResponse\"C\n\x0c\x46\x65tchRequest\x12\"\n\x04slot\x18\x01 \x01(\x0b\x32\x14.commonscale.v1.Slot\x12\x0f\n\x07wait_ms\x18\x02 \x01(\r\"]\n\rFetchResponse\x12-\n\x06header\x18\x01 \x01(\x0b\x32\x1d.commonscale.v1.PayloadHeader\x12\r\n\x05\x63hunk\x18\x02 \x01(\x0c\x12\x0e\n\x06sha256\x18\x03 \x01(\x0c\x32\xa4\x01\n\x0cRelayService\x12L\n\x07\x44\x65liver\x12\x1e.commonscale.v1.DeliverRequest\x1a\x1f.commonscale.v1.DeliverResponse(\x01\x12\x46\n\x05\x46\x65tch\x12\x1c.commonscale.v1.FetchRequest\x1a\x1d.commonscale.v1.FetchResponse0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -38,11 +38,11 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_DELIVERREQUEST']._serialized_start=188
   _globals['_DELIVERREQUEST']._serialized_end=282
   _globals['_DELIVERRESPONSE']._serialized_start=284
-  _globals['_DELIVERRESPONSE']._serialized_end=319
-  _globals['_FETCHREQUEST']._serialized_start=321
-  _globals['_FETCHREQUEST']._serialized_end=388
-  _globals['_FETCHRESPONSE']._serialized_start=390
-  _globals['_FETCHRESPONSE']._serialized_end=483
-  _globals['_RELAYSERVICE']._serialized_start=486
-  _globals['_RELAYSERVICE']._serialized_end=650
+  _globals['_DELIVERRESPONSE']._serialized_end=301
+  _globals['_FETCHREQUEST']._serialized_start=303
+  _globals['_FETCHREQUEST']._serialized_end=370
+  _globals['_FETCHRESPONSE']._serialized_start=372
+  _globals['_FETCHRESPONSE']._serialized_end=465
+  _globals['_RELAYSERVICE']._serialized_start=468
+  _globals['_RELAYSERVICE']._serialized_end=632
 # @@protoc_insertion_point(module_scope)

@@ -104,17 +104,12 @@ Global___DeliverRequest: _TypeAlias = DeliverRequest  # noqa: Y015
 class DeliverResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
-    REPEATED_FIELD_NUMBER: _builtins.int
-    repeated: _builtins.bool
-    """True where the slot already held these bytes."""
     def __init__(
         self,
-        *,
-        repeated: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["repeated", b"repeated"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
