@@ -40,7 +40,8 @@ class NumpyTable:
 
     def sums(self, columns: Sequence[str]) -> list[tuple[int, float, float]]:
         present = [self._present(column) for column in columns]
-        return [(len(x), float(x.sum()), float(np.square(x).sum())) for x in present]
+        with np.errstate(over="ignore"):
+            return [(len(x), float(x.sum()), float(np.square(x).sum())) for x in present]
 
     def deviations(self, columns: Sequence[str], means: Sequence[float]) -> list[tuple[float, float]]:
         present = [self._present(column) - mean for column, mean in zip(columns, means, strict=True)]

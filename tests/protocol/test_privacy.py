@@ -1,0 +1,113 @@
+"""What the coordinator and the other sites see of a site, in what was really sent."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import anyio
+import numpy as np
+import pytest
+
+from commonscale.pipeline import Pipeline
+from commonscale.slot import ALL, HUB, Slot
+from crypto import ring
+from tests.federation import Federation, NumpyTable
+
+SITES = ("east", "north", "west")
+COLUMNS = ["a", "b"]
+TABLES = {
+    site: np.random.default_rng(index + 40).normal(50 + 10 * index, 3, (40 + index, 2))
+    for index, site in enumerate(SITES)
+}
+
+
+def record(directory: Path, sums: str, tables: dict[str, np.ndarray] | None = None) -> dict[Slot, bytes]:
+    """Every message of a job: more than the coordinator can see, since it is all that went through it."""
+    federation = Federation(directory, SITES)
+    job = Pipeline.model_validate({"sites": list(SITES), "steps": [{"columns": COLUMNS, "sums": sums}]})
+    data = {site: NumpyTable(COLUMNS, rows) for site, rows in (tables or TABLES).items()}
+    anyio.run(federation.run, job, data)
+    return federation.mailbox.slots
+
+
+def local_statistics(rows: np.ndarray) -> list[float]:
+    """Everything of one site that a z-score could leak."""
+    pooled = np.vstack(list(TABLES.values())).mean(axis=0)
+    squared = np.square(rows - pooled).sum(axis=0)
+    found = [len(rows), *rows.mean(axis=0), *rows.sum(axis=0), *rows.var(axis=0), *rows.std(axis=0), *squared]
+    return [float(value) for value in (*found, *np.square(rows).sum(axis=0))]
+
+
+def encodings(value: float) -> list[bytes]:
+    """The ways in which a number could stand in a message."""
+    fixed = ring.to_bytes(ring.encode([value], addends=1))
+    texts = [f"{value:.6g}".encode(), repr(value).encode()]
+    # The upper half of the fixed point is the number's integer part with its sign: rounding cannot hide it.
+    return [np.float64(value).tobytes(), np.float64(value).tobytes()[::-1], fixed, *(t for t in texts if len(t) > 4)]
+
+
+@pytest.mark.parametrize("sums", ["masks", "shares"])
+def test_no_local_statistic_can_be_read_from_any_message(tmp_path: Path, sums: str) -> None:
+    """Not as a float, not in fixed point, not as text, in nothing that passed the coordinator."""
+    view = record(tmp_path, sums)
+    for rows in TABLES.values():
+        for value in local_statistics(rows):
+            for needle in encodings(value):
+                assert not any(needle in payload for payload in view.values())
+
+
+def test_the_test_above_would_find_a_statistic(tmp_path: Path) -> None:
+    """The same search finds the pooled count and sum, which are revealed."""
+    view = record(tmp_path, "masks")
+    pooled = np.vstack(list(TABLES.values()))
+    needle = ring.to_bytes(ring.encode([float(len(pooled))], addends=1))
+    assert any(needle in payload for slot, payload in view.items() if slot.kind == "mean.Total")
+
+
+def test_messages_from_sites_are_of_known_kinds(tmp_path: Path) -> None:
+    """Nothing is sent but answers, confirmations and masked vectors."""
+    view = record(tmp_path, "masks")
+    kinds = {slot.kind for slot in view if slot.sender != HUB}
+    assert kinds == {
+        "Signed", "roster.Confirmation", "mean.MaskedVector", "mean.Confirmation", "variance.MaskedVector",
+        "variance.Confirmation",
+    }  # fmt: skip
+    assert {slot.receiver for slot in view} == {HUB, ALL}
+
+
+def decoded(view: dict[Slot, bytes], kind: str, site: str) -> np.ndarray:
+    payload = next(payload for slot, payload in view.items() if slot.kind == kind and slot.sender == site)
+    elements = payload[-ring.ELEMENT_BYTES * 4 :]
+    return ring.from_bytes(elements)
+
+
+def test_a_masked_vector_is_independent_of_what_it_hides(tmp_path: Path) -> None:
+    """Over many jobs on the same data, its bits are balanced and two jobs share nothing."""
+    seen = []
+    for index in range(40):
+        view = record(tmp_path / str(index), "masks")
+        seen.append(np.unpackbits(decoded(view, "mean.MaskedVector", "north").view(np.uint8).ravel()))
+    bits = np.array(seen)
+    assert abs(bits.mean() - 0.5) < 4 * 0.5 / math.sqrt(bits.size)
+    assert np.abs(bits.mean(axis=0) - 0.5).max() < 0.5, "no bit is the same in all 40 jobs"
+
+
+def test_masks_differ_between_the_two_sums(tmp_path: Path) -> None:
+    """The difference of a site's two masked vectors is not the difference of its numbers."""
+    view = record(tmp_path, "masks")
+    difference = ring.subtract(
+        decoded(view, "mean.MaskedVector", "north"), decoded(view, "variance.MaskedVector", "north")
+    )
+    assert all(abs(float(value)) > 1e30 for value in ring.decode(difference))
+
+
+def test_a_colluding_minority_sees_noise(tmp_path: Path) -> None:
+    """The coordinator together with one other site cannot unmask the third pair's mask."""
+    view = record(tmp_path, "masks")
+    north = ring.decode(decoded(view, "mean.MaskedVector", "north"))
+    # The pooled total and east's own numbers are known to the colluders; north's is still hidden by west's mask.
+    total = ring.decode(decoded(view, "mean.Total", HUB))
+    own = [len(TABLES["east"]), TABLES["east"][:, 0].sum(), len(TABLES["east"]), TABLES["east"][:, 1].sum()]
+    guesses = [abs(float(t) - o - float(n)) for t, o, n in zip(total, own, north, strict=True)]
+    assert all(guess > 1e30 for guess in guesses)

@@ -1,0 +1,140 @@
+"""A site's table: aggregates as numpy computes them, faults as sentences that show no cell."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from commonscale.config import DataSource
+from commonscale.errors import DataChanged, InfiniteValues, MissingColumn, UnreadableData, WrongType
+from commonscale.transforms import scaler
+from commonscale.transforms.moments import Moments
+from participant.data import DuckTable
+from participant.transform import write_transformed
+from tests.federation import NumpyTable
+
+COLUMNS = ["age", 'odd "name"', "x y"]
+
+
+def table(path: Path, missing: list[str] | None = None) -> DuckTable:
+    return DuckTable("north", "main", DataSource(path=path, missing=missing or []))
+
+
+def write_csv(path: Path, text: str) -> DuckTable:
+    path.write_text(text)
+    return table(path, ["?"])
+
+
+def write_parquet(path: Path, rows: np.ndarray) -> DuckTable:
+    pq.write_table(pa.table({c: pa.array(rows[:, i]) for i, c in enumerate(COLUMNS)}), path)
+    return table(path)
+
+
+cells = st.one_of(st.floats(-1e12, 1e12), st.just(float("nan")), st.sampled_from([0.0, -0.0, 1e-9, 1.0, 1.0]))
+
+
+@given(rows=st.lists(st.tuples(cells, cells, cells), min_size=1, max_size=30))
+def test_parquet_aggregates_equal_numpy(
+    tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[float, ...]]
+) -> None:
+    """Counts, sums, squares and deviations, with missing values, ties and extremes."""
+    array = np.array(rows)
+    duck = write_parquet(tmp_path_factory.mktemp("t") / "t.parquet", array)
+    reference = NumpyTable(COLUMNS, array)
+    np.testing.assert_allclose(duck.sums(COLUMNS), reference.sums(COLUMNS), rtol=1e-12, atol=1e-3)
+    means = [float(np.nan_to_num(m)) for m in (1.5, -2.25, 1e6)]
+    got, expected = duck.deviations(COLUMNS, means), reference.deviations(COLUMNS, means)
+    np.testing.assert_allclose(got, expected, rtol=1e-11, atol=1e-3)
+
+
+def test_csv_cells_are_read_exactly(tmp_path: Path) -> None:
+    """Integers, floats, missing marks and empty cells."""
+    duck = write_csv(tmp_path / "t.csv", "a,b\n1,0.5\n2,?\n,0.25\n4,\n")
+    assert duck.sums(["a", "b"]) == [(3, 7.0, 21.0), (2, 0.75, 0.3125)]
+    assert duck.row_count() == 4
+
+
+def test_types_come_from_all_rows_not_the_first(tmp_path: Path) -> None:
+    """A text in row 30,000 makes a text column, found before the job instead of in its middle."""
+    duck = write_csv(tmp_path / "t.csv", "a\n" + "1\n" * 30_000 + "unknown\n")
+    with pytest.raises(WrongType, match=r"north: column 'a' holds text"):
+        duck.check_numeric(["a"])
+
+
+@pytest.mark.parametrize(
+    ("text", "column", "error", "words"),
+    [
+        ("a\n1\n", "b", MissingColumn, "north has no column 'b'"),
+        ("a\nSECRET\n", "a", WrongType, "holds text"),
+        ("a\ntrue\nfalse\n", "a", WrongType, "holds boolean"),
+        ("a\n2020-01-01\n", "a", WrongType, "holds time"),
+        ("a\n1\ninf\n", "a", InfiniteValues, "column 'a' holds infinities"),
+    ],
+)
+def test_unfit_columns_are_named(tmp_path: Path, text: str, column: str, error: type[Exception], words: str) -> None:
+    """Site and column, but no cell."""
+    duck = write_csv(tmp_path / "t.csv", text)
+    with pytest.raises(error, match=words) as caught:
+        duck.check_numeric([column])
+    assert "SECRET" not in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["a,b\n", "a,b\n,1\n,2\n", "a,b\n5,1\n"])
+def test_empty_all_missing_and_single_row_tables_are_fit(tmp_path: Path, text: str) -> None:
+    """Each contributes what it has, also nothing."""
+    duck = write_csv(tmp_path / "t.csv", text)
+    duck.check_numeric(["a"])
+    count, total, _ = duck.sums(["a"])[0]
+    assert (count, total) == ((1, 5.0) if "5" in text else (0, 0.0))
+    assert duck.deviations(["a"], [5.0]) == [(0.0, 0.0)]
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    """With the key to mend."""
+    with pytest.raises(UnreadableData, match="no file at"):
+        table(tmp_path / "nothing.csv").types()
+
+
+def test_an_unreadable_file_shows_none_of_its_bytes(tmp_path: Path) -> None:
+    """A Parquet file that is none."""
+    (tmp_path / "t.parquet").write_bytes(b"SECRET" * 50)
+    with pytest.raises(UnreadableData) as caught:
+        table(tmp_path / "t.parquet").types()
+    assert "SECRET" not in str(caught.value)
+
+
+def test_data_that_changes_during_a_job_ends_it(tmp_path: Path) -> None:
+    """The second pass must see the table of the first."""
+    duck = write_csv(tmp_path / "t.csv", "a\n1\n2\n")
+    pinned = duck.pinned(duck.fingerprint())
+    pinned.sums(["a"])
+    (tmp_path / "t.csv").write_text("a\n1\n3\n")
+    os.utime(tmp_path / "t.csv", ns=(1, 1))
+    with pytest.raises(DataChanged, match="north: the files of data set 'main' changed"):
+        pinned.deviations(["a"], [1.5])
+
+
+def test_several_parquet_files_are_one_table(tmp_path: Path) -> None:
+    """A path may be a pattern."""
+    for number in range(3):
+        write_parquet(tmp_path / f"p{number}.parquet", np.full((2, 3), float(number)))
+    assert table(tmp_path / "p*.parquet").sums(["age"]) == [(6, 6.0, 10.0)]
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_transform_writes_the_scaled_table(tmp_path: Path, suffix: str) -> None:
+    """Scaled columns are scaled, others pass through, missing values stay missing."""
+    duck = write_csv(tmp_path / "in.csv", "name,a\nx,1\ny,\nz,3\n")
+    fitted = scaler.standard_scaler(Moments(("a",), (2,), (2.0,), (4.0,)))
+    output = tmp_path / f"out{suffix}"
+    assert sum(write_transformed(duck, fitted, output)) == 3
+    again = table(output)
+    assert again.sums(["a"]) == [(2, 0.0, 0.5)]
+    assert again.types()["name"] == "VARCHAR"
