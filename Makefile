@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PROTOS := $(wildcard proto/commonscale/v1/*.proto)
 
-.PHONY: help demo test check format proto lock clean
+.PHONY: help demo test test-crash check format proto lock clean
 
 help:  ## This list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -25,7 +25,10 @@ demo: $(READY)  ## Four hospitals and a coordinator on this machine find the z-s
 	@$(BIN)/commonscale demo
 
 test: $(READY)  ## All tests (those on PostgreSQL need its server programs: Debian package postgresql)
-	@$(BIN)/python -m pytest
+	@COMMONSCALE_CRASH_STRIDE=7 $(BIN)/python -m pytest
+
+test-crash: $(READY)  ## The crash matrix with every single operation (make test takes every seventh)
+	@$(BIN)/python -m pytest -m crash tests/e2e
 
 check: $(READY)  ## Linters, strict types, layers, generated code
 	$(BIN)/ruff check .

@@ -159,7 +159,7 @@ async def _delivery(slot: Slot, payload: bytes) -> AsyncIterator[relay_pb2.Deliv
 class Backoff:
     """Doubling pauses between tries."""
 
-    def __init__(self, first_s: float = 0.1, longest_s: float = 2.0) -> None:
+    def __init__(self, first_s: float = 0.1, longest_s: float = 1.0) -> None:
         self._first_s, self._longest_s = first_s, longest_s
         self.reset()
 

@@ -94,14 +94,14 @@ class LocalFederation:
 
     def __init__(
         self, directory: Path, data: Mapping[str, Path | Mapping[str, Path]], *,
-        policy: Mapping[str, Any] | None = None, missing: Sequence[str] = (), database: str = "sqlite:///coordinator.db",
+        policies: Mapping[str, Mapping[str, Any]] | None = None, missing: Sequence[str] = (), database: str = "sqlite:///coordinator.db",
         entry: Mapping[str, Sequence[str]] | None = None,
     ) -> None:  # fmt: skip
         self.directory = directory
         self.sites = list(data)
         self._entry = entry or {}
         self.ca = CertificateAuthority.create(directory / "pki", "local")
-        self._policy = {"approval": "automatic", **(policy or {})}
+        self._policies = policies or {}
         self.coordinator = self._coordinator(database)
         self._data = data
         self._missing = list(missing)
@@ -190,7 +190,8 @@ class LocalFederation:
         """A site with one table, or several by name."""
         directory = self.directory / site
         tls = self.enrol(site, Role.SITE, directory)
-        policy = "".join(f"{key} = {json.dumps(value)}\n" for key, value in self._policy.items())
+        rules = {"approval": "automatic", **self._policies.get(site, {})}
+        policy = "".join(f"{key} = {json.dumps(value)}\n" for key, value in rules.items())
         tables = {"main": data} if isinstance(data, Path) else data
         sources = "".join(
             f"[data.{name}]\npath = {json.dumps(str(path))}\nmissing = {json.dumps(self._missing)}\n"

@@ -47,7 +47,7 @@ _SERVER_OPTIONS = (
 _CLIENT_OPTIONS = (
     *_OPTIONS,
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.max_reconnect_backoff_ms", 2_000),
+    ("grpc.max_reconnect_backoff_ms", 1_000),
 )
 
 # One row per error class that can cross the wire; a test compares it with the class tree.

@@ -65,15 +65,13 @@ class LiveJob:
 
     @contextlib.contextmanager
     def waiting(self, slot: Slot) -> Iterator[None]:
-        """Observer: who is awaited now."""
+        """Observer: who is awaited now. A wait that a deadline cuts off stays, to be named."""
         self.awaited[slot] = None
         self.notify()
-        try:
-            with self.metrics.waiting(slot):
-                yield
-        finally:
-            self.awaited.pop(slot, None)
-            self.notify()
+        with self.metrics.waiting(slot):
+            yield
+        self.awaited.pop(slot, None)
+        self.notify()
 
     def notify(self) -> None:
         """Wake the watchers."""
@@ -224,6 +222,7 @@ class Jobs:
 
     async def _run(self, live: LiveJob) -> list[dict[str, Any]]:
         """The roles, and beside them the sites' last words: the first failure among them ends the job."""
+        live.awaited.clear()
         results, digests = await concurrently([partial(self._roles, live), partial(self._outcomes, live)])
         expected = hashlib.sha256(canonical_json(results).encode()).digest()
         for site, digest in digests.items():

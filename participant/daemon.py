@@ -123,7 +123,7 @@ class Participant:
 
     async def _listen(self, tasks: anyio.abc.TaskGroup) -> None:
         """Stay in session with the coordinator; start a job for every invitation."""
-        backoff = Backoff(longest_s=5.0)
+        backoff = Backoff(longest_s=2.0)
         while True:
             try:
                 await self._greet()

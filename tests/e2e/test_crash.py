@@ -1,0 +1,114 @@
+"""SIGKILL of a daemon after every single operation of a job, then a restart.
+
+Each job is named after the operation at which the daemon dies. It must end with the right numbers, and no message
+may ever have been made twice with different bytes.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from commonscale.audit import verify
+from commonscale.client import Client, Job
+from commonscale.errors import TransientError
+from commonscale.localnet import LocalFederation, Process
+from commonscale.pipeline import Pipeline
+from tests.e2e.conftest import job, run, write_csv
+
+pytestmark = pytest.mark.crash
+
+SITES = ["a", "b", "c"]
+COLUMNS = ["x", "y"]
+ENTRY = [sys.executable, "-m", "tests.misbehaving.crashing"]
+
+
+class Supervisor:
+    """Starts a daemon again whenever it dies, as systemd would."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self.deaths = 0
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch)
+
+    def _watch(self) -> None:
+        while not self._stop.wait(0.02):
+            assert self._process.process is not None
+            if self._process.process.poll() is not None:
+                self.deaths += 1
+                self._process.start()
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        self._thread.start()
+        try:
+            yield
+        finally:
+            self._stop.set()
+            self._thread.join()
+
+
+@pytest.fixture
+def tables() -> dict[str, np.ndarray]:
+    return {site: np.random.default_rng(index).normal(10, 3, (25, 2)) for index, site in enumerate(SITES)}
+
+
+def submit_patiently(federation: LocalFederation, job_id: str) -> Job:
+    """Submit until the coordinator has the job, then wait for its end."""
+    pipeline = Pipeline.model_validate(job(SITES, COLUMNS))
+
+    async def work() -> Job:
+        async with Client(federation.analyst()) as client:
+            for _ in range(200):
+                try:
+                    await client.submit(pipeline, job_id)
+                    break
+                except TransientError:
+                    time.sleep(0.1)
+            return await client.wait(job_id)
+
+    return run(work)
+
+
+@pytest.mark.parametrize(("victim", "least"), [("coordinator", 40), ("b", 25)])
+def test_crash_matrix(tmp_path: Path, tables: dict[str, np.ndarray], victim: str, least: int) -> None:
+    """Until a job comes through without a crash: then every operation (or every n-th) has had its turn."""
+    stride = int(os.environ.get("COMMONSCALE_CRASH_STRIDE", "1"))
+    marks = tmp_path / "marks"
+    marks.mkdir()
+    os.environ["CRASH_MARKS"] = str(marks)
+    data = {site: write_csv(tmp_path / f"{site}.csv", COLUMNS, rows) for site, rows in tables.items()}
+    role = "coordinator" if victim == "coordinator" else "participant"
+    pooled = np.vstack(list(tables.values()))
+    with LocalFederation(tmp_path, data, entry={victim: [*ENTRY, role]}) as federation:
+        process = federation.coordinator if victim == "coordinator" else federation.participants[victim]
+        supervisor = Supervisor(process)
+        with supervisor.watching():
+            number, runs = 1, 0
+            while True:
+                done = submit_patiently(federation, f"crash-{number}")
+                assert done.state == "done", (number, done.wire.error)
+                np.testing.assert_allclose(done.result[0]["mean"], pooled.mean(axis=0), rtol=1e-12)
+                np.testing.assert_allclose(done.result[0]["variance"], pooled.var(axis=0), rtol=1e-12)
+                time.sleep(0.1)
+                runs += 1
+                if supervisor.deaths < runs:
+                    break
+                number += stride
+    assert supervisor.deaths == runs - 1
+    assert number > least, "the matrix covered the whole job"
+    for site in SITES:
+        sent: dict[tuple[str, str, str], set[str]] = {}
+        for entry in verify(tmp_path / site / "state" / "audit.jsonl"):
+            if entry["what"] == "sent":
+                sent.setdefault((entry["run"], entry["kind"], entry["receiver"]), set()).add(entry["sha256"])
+        assert all(len(hashes) == 1 for hashes in sent.values()), "a slot never gets two different messages"

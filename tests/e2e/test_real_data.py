@@ -1,0 +1,60 @@
+"""Z-score over real processes and mTLS equals pooled scikit-learn on real data."""
+
+from __future__ import annotations
+
+import json
+import lzma
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_breast_cancer
+from sklearn.preprocessing import StandardScaler
+
+from commonscale.audit import verify
+from commonscale.localnet import LocalFederation
+from commonscale.transforms import scaler
+from tests.e2e.conftest import job, submit, write_csv
+
+ADULT = ["age", "fnlwgt", "education_num", "capital_gain", "capital_loss", "hours_per_week"]
+ADULT_POSITIONS = (0, 2, 4, 10, 11, 12)
+
+
+def check(directory: Path, columns: list[str], parts: dict[str, np.ndarray], ways: tuple[str, ...]) -> None:
+    """Every site ends with the pooled scaler, to 1e-9."""
+    expected = StandardScaler().fit(np.vstack(list(parts.values())))
+    data = {site: write_csv(directory / f"{site}.csv", columns, rows) for site, rows in parts.items()}
+    with LocalFederation(directory, data) as federation:
+        for way in ways:
+            done = submit(federation, job(list(parts), columns, sums=way))
+            assert done.state == "done", done.wire.error
+            for site in parts:
+                results = directory / site / "state" / "results" / done.id
+                assert json.loads((results / "parameters.json").read_text()) == done.result
+                fitted = scaler.load(results / "0-zscore.skops")
+                np.testing.assert_allclose(fitted.mean_, expected.mean_, rtol=1e-9)
+                np.testing.assert_allclose(fitted.scale_, expected.scale_, rtol=1e-9)
+                assert fitted.n_samples_seen_ == expected.n_samples_seen_
+                kinds = [entry["kind"] for entry in verify(directory / site / "state" / "audit.jsonl") if entry["what"] == "sent"]
+                assert kinds.count("Outcome") == ways.index(way) + 1
+
+
+def test_breast_cancer_at_four_hospitals(tmp_path: Path) -> None:
+    """Split unevenly by diagnosis; by masks and by shares."""
+    bunch = load_breast_cancer()
+    order = np.argsort(bunch.target, kind="stable")
+    parts = np.split(bunch.data[order], [60, 200, 450])
+    columns = [str(name).replace(" ", "_") for name in bunch.feature_names]
+    check(tmp_path, columns, dict(zip(("a", "b", "c", "d"), parts, strict=True)), ("masks", "shares"))
+
+
+@pytest.mark.parametrize("count", [4, 10])
+def test_adult(tmp_path: Path, data_directory: Path, count: int) -> None:
+    """The numeric columns of Adult, unevenly over 4 and 10 sites."""
+    with lzma.open(data_directory / "adult" / "adult.data.xz", "rt") as file:
+        rows = [line.split(", ") for line in file if line.count(", ") == 14]
+    table = np.array([[float(row[position]) for position in ADULT_POSITIONS] for row in rows])
+    assert len(table) == 32561
+    ends = np.cumsum(np.linspace(1, 3, count) / np.linspace(1, 3, count).sum() * len(table)).astype(int)[:-1]
+    sites = [f"site-{index}" for index in range(count)]
+    check(tmp_path, ADULT, dict(zip(sites, np.split(table, ends), strict=True)), ("masks",))

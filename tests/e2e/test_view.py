@@ -1,0 +1,103 @@
+"""Everything that the coordinator stores, logs and exposes in a z-score job holds nothing of one site."""
+
+from __future__ import annotations
+
+import sqlite3
+import urllib.request
+from pathlib import Path
+
+import numpy as np
+
+from commonscale.localnet import LocalFederation
+from crypto import ring
+from tests.e2e.conftest import GOOD, job, pooled_rows, submit
+
+
+def recorded_view(federation: LocalFederation) -> bytes:
+    """The coordinator's whole directory (database, write-ahead log, blobs, log), its metrics, and every payload."""
+    directory = federation.directory / "coordinator"
+    parts = [path.read_bytes() for path in sorted(directory.rglob("*")) if path.is_file() and "tls" not in path.parts]
+    with sqlite3.connect(directory / "coordinator.db") as connection:
+        parts += [row[0] or b"" for row in connection.execute("SELECT payload FROM slots")]
+        for row in connection.execute("SELECT spec, error, result_json, disclosure_json FROM jobs"):
+            parts += [value if isinstance(value, bytes) else str(value).encode() for value in row]
+    port = federation.coordinator.wait_ready()["http_port"]
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as response:
+        parts.append(response.read())
+    return b"\0".join(parts)
+
+
+def statistics(rows: np.ndarray, pooled_mean: np.ndarray) -> list[float]:
+    squared = np.square(rows - pooled_mean).sum(axis=0)
+    values = [*rows.mean(axis=0), *rows.sum(axis=0), *rows.var(axis=0), *rows.std(axis=0), *squared, *rows.ravel()[:20]]
+    return [float(value) for value in values]
+
+
+def needles(value: float) -> list[bytes]:
+    """As a float either way round, in fixed point down to its upper 20 bytes, and as text."""
+    fixed = ring.to_bytes(ring.encode([value], addends=1))
+    big_end = np.float64(value).tobytes()[::-1]
+    return [np.float64(value).tobytes(), big_end, fixed, fixed[12:], repr(value).encode(), f"{value:.8g}".encode()]
+
+
+def test_no_local_statistic_is_in_the_coordinators_view(federation: LocalFederation) -> None:
+    """Neither a mean, a sum, a variance, a squared deviation nor a value of any site; the pooled ones are."""
+    done = submit(federation, job(GOOD, ["age", "chol"]))
+    assert done.state == "done"
+    view = recorded_view(federation)
+    pooled = pooled_rows(federation, GOOD)
+    for site in GOOD:
+        for value in statistics(pooled_rows(federation, [site]), pooled.mean(axis=0)):
+            for needle in needles(value):
+                assert needle not in view, (site, value)
+    # The same search finds what is meant to be revealed, so it would have found the rest.
+    assert repr(done.result[0]["mean"][0]).encode() in view
+    count = ring.to_bytes(ring.encode([float(len(pooled))], addends=1))
+    assert count in view
+
+
+def test_no_local_count_is_in_the_coordinators_view(federation: LocalFederation) -> None:
+    """A site's number of rows, in fixed point, is in no message; the pooled number is."""
+    submit(federation, job(GOOD, ["age"]))
+    with sqlite3.connect(federation.directory / "coordinator" / "coordinator.db") as connection:
+        payloads = [row[0] for row in connection.execute("SELECT payload FROM slots WHERE payload IS NOT NULL")]
+    for site in GOOD:
+        count = ring.to_bytes(ring.encode([float(len(pooled_rows(federation, [site])))], addends=1))
+        assert not any(count in payload for payload in payloads)
+
+
+def test_a_sites_secrets_are_gone_after_the_job(federation: LocalFederation) -> None:
+    """Its job keys leave the journal when the job ends, and never were in a log."""
+    submit(federation, job(GOOD, ["age"]))
+    for site in GOOD:
+        state = federation.directory / site / "state"
+        with sqlite3.connect(state / "participant.db") as connection:
+            assert connection.execute("SELECT count(*) FROM journal").fetchone() == (0,)
+        assert (state / "participant.db").stat().st_mode & 0o077 == 0
+        log = (federation.directory / site / "log.jsonl").read_text()
+        assert "PRIVATE" not in log
+        _assert_no_values(log, pooled_rows(federation, [site]))
+
+
+def _assert_no_values(log: str, rows: np.ndarray) -> None:
+    for value in rows.ravel()[:50]:
+        assert f"{value:.8g}" not in log
+
+
+def test_the_coordinator_keeps_no_payload_of_an_ended_job_for_ever(tmp_path: Path) -> None:
+    """With a retention of nothing, an ended job's messages are gone at the next housekeeping."""
+    from coordinator.daemon import MIGRATIONS
+    from coordinator.jobstore import JobRecord, JobStore, now_ms
+    from coordinator.slots import SlotStore
+    from commonscale.database import Database
+    from commonscale.slot import Slot
+
+    database = Database(f"sqlite:///{tmp_path / 'c.db'}", MIGRATIONS)
+    slots, jobs = SlotStore(database, tmp_path / "blobs"), JobStore(database)
+    record = jobs.create(JobRecord("old", b"", "analyst", "inviting", 0, 1))
+    slots.put(Slot("old", "Signed", "a", "@coordinator"), b"x")
+    jobs.update(record, state="done", ended_at_ms=1)
+    for job_id in jobs.ended_before(now_ms()):
+        slots.forget(job_id)
+    assert slots.slots_of("old") == []
+    database.close()

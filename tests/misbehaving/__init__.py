@@ -1,0 +1,1 @@
+"""Daemons that fail on purpose."""
