@@ -8,11 +8,11 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import grpc
+
 from commonscale import rpc
 from commonscale.config import Tls
 from commonscale.daemon import write_ready
-
-import grpc  # isort: skip - after rpc, which sets the TLS suites
 
 METHOD = "/bench.Bare/Carry"
 

@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from typing import Any, NoReturn
-
-# gRPC offers no minimum TLS version. Leaving only an RSA suite for TLS 1.2, while all our keys are elliptic,
-# makes every TLS 1.2 handshake fail; TLS 1.3 suites are not affected. Set before grpc is loaded.
-os.environ["GRPC_SSL_CIPHER_SUITES"] = "ECDHE-RSA-AES256-GCM-SHA384"
-# Refused handshakes are reported by us, with the peer's name; gRPC's own lines would repeat them.
-os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 import grpc
 import structlog

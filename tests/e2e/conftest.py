@@ -56,7 +56,7 @@ GOOD = ["a", "b", "c"]
 
 @pytest.fixture(scope="module")
 def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalFederation]:
-    """Three plain sites, one whose jobs wait for a person, one with a narrow policy; an odd data set beside the good."""
+    """Three plain sites, one whose jobs wait for a person, one with a narrow policy; and an odd data set."""
     directory = tmp_path_factory.mktemp("federation")
     generator = np.random.default_rng(11)
     data = {}

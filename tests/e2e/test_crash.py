@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import anyio
 import numpy as np
 import pytest
 
@@ -73,7 +74,7 @@ def submit_patiently(federation: LocalFederation, job_id: str) -> Job:
                     await client.submit(pipeline, job_id)
                     break
                 except TransientError:
-                    time.sleep(0.1)
+                    await anyio.sleep(0.1)
             return await client.wait(job_id)
 
     return run(work)

@@ -16,8 +16,8 @@ from cryptography.hazmat.primitives import serialization
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from commonscale import rpc
-from commonscale.config import AnalystConfig, Tls
 from commonscale.client import Client
+from commonscale.config import AnalystConfig, Tls
 from commonscale.errors import IncompatiblePeer, NotAllowed, Unreachable
 from commonscale.identity import Identity, Role
 from commonscale.link import Link, RelayMailbox
@@ -25,6 +25,7 @@ from commonscale.localnet import LocalFederation
 from commonscale.pki import CertificateAuthority, create_request, load_request
 from commonscale.slot import Slot
 from commonscale.v1 import jobs_pb2, jobs_pb2_grpc
+from coordinator.daemon import SERVICES
 from tests.e2e.conftest import GOOD, job, run, submit
 
 
@@ -60,7 +61,9 @@ def test_a_foreign_certificate_is_refused(federation: LocalFederation, tmp_path:
     """Another CA's member does not get through the handshake."""
     foreign = CertificateAuthority.create(tmp_path / "pki", "foreign")
     csr = create_request(tmp_path / "tls", Identity(Role.SITE, "a"), [])
-    (tmp_path / "tls" / "a.crt").write_bytes(foreign.approve(load_request(csr)).public_bytes(serialization.Encoding.PEM))
+    (tmp_path / "tls" / "a.crt").write_bytes(
+        foreign.approve(load_request(csr)).public_bytes(serialization.Encoding.PEM)
+    )
     tls = Tls(certificate=tmp_path / "tls/a.crt", key=tmp_path / "tls/a.key", ca=federation.ca.directory / "ca.crt")
     with pytest.raises(Unreachable):
         hello(federation, tls)
@@ -90,7 +93,9 @@ def test_only_tls_1_3_is_spoken(federation: LocalFederation) -> None:
             "openssl", "s_client", "-connect", f"127.0.0.1:{federation.port}", version, "-alpn", "h2",
             "-cert", str(tls.certificate), "-key", str(tls.key), "-CAfile", str(tls.ca),
         ]  # fmt: skip
-        done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=20, check=False)
+        done = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", stdin=subprocess.DEVNULL, timeout=20, check=False
+        )
         protocols[version] = "Verify return code: 0" in done.stdout and "Cipher is TLS_" in done.stdout
     assert protocols == {"-tls1_2": False, "-tls1_3": True}
 
@@ -165,9 +170,10 @@ def test_health_is_served_and_watched(federation: LocalFederation) -> None:
     async def work() -> list[Any]:
         async with rpc.connect(f"127.0.0.1:{federation.port}", federation.analyst().tls) as channel:
             stub = health_pb2_grpc.HealthStub(channel)
-            found: list[Any] = []
-            for service in ("", "commonscale.v1.RelayService", "commonscale.v1.JobService", "commonscale.v1.FederationService"):
-                found.append((await stub.Check(health_pb2.HealthCheckRequest(service=service), timeout=5)).status)
+            found: list[Any] = [
+                (await stub.Check(health_pb2.HealthCheckRequest(service=service), timeout=5)).status
+                for service in ("", *SERVICES)
+            ]
             watch = stub.Watch(health_pb2.HealthCheckRequest(service="commonscale.v1.RelayService"), timeout=5)
             found.append((await anext(aiter(watch))).status)
             return found

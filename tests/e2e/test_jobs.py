@@ -59,7 +59,10 @@ def test_several_jobs_at_once(federation: LocalFederation) -> None:
 
 def test_two_steps_in_one_job(federation: LocalFederation) -> None:
     """Each step is a run of its own."""
-    pipeline = {"sites": GOOD, "steps": [{"columns": ["age"]}, {"columns": ["chol"], "sums": "shares", "rounds": "one"}]}
+    pipeline = {
+        "sites": GOOD,
+        "steps": [{"columns": ["age"]}, {"columns": ["chol"], "sums": "shares", "rounds": "one"}],
+    }
     done = submit(federation, pipeline)
     expected = pooled_rows(federation, GOOD)
     got = [step["mean"][0] for step in done.result]

@@ -35,7 +35,11 @@ def check(directory: Path, columns: list[str], parts: dict[str, np.ndarray], way
                 np.testing.assert_allclose(fitted.mean_, expected.mean_, rtol=1e-9)
                 np.testing.assert_allclose(fitted.scale_, expected.scale_, rtol=1e-9)
                 assert fitted.n_samples_seen_ == expected.n_samples_seen_
-                kinds = [entry["kind"] for entry in verify(directory / site / "state" / "audit.jsonl") if entry["what"] == "sent"]
+                kinds = [
+                    entry["kind"]
+                    for entry in verify(directory / site / "state" / "audit.jsonl")
+                    if entry["what"] == "sent"
+                ]
                 assert kinds.count("Outcome") == ways.index(way) + 1
 
 

@@ -155,7 +155,7 @@ def test_a_slot_is_read_by_its_receiver_only(relay: Relay) -> None:
 @pytest.mark.parametrize(
     ("requests", "error"),
     [
-        (lambda: [], BadMessage),
+        (list, BadMessage),
         (lambda: [wire.DeliverRequest(chunk=b"no header")], BadMessage),
         (lambda: [wire.DeliverRequest(header=header("cut", 100), chunk=b"x" * 50)], BadMessage),
         (lambda: [wire.DeliverRequest(header=header("long", 10), chunk=b"x" * 50)], BadMessage),
@@ -165,7 +165,10 @@ def test_a_slot_is_read_by_its_receiver_only(relay: Relay) -> None:
         (lambda: [wire.DeliverRequest(header=header("../x", 1), chunk=b"x")], BadMessage),
         (lambda: [wire.DeliverRequest(header=wire.PayloadHeader())], BadMessage),
         (
-            lambda: [wire.DeliverRequest(header=header("chunks", 1 << 20)), *[wire.DeliverRequest(chunk=b"y" * (1 << 19))] * 3],
+            lambda: [
+                wire.DeliverRequest(header=header("chunks", 1 << 20)),
+                *[wire.DeliverRequest(chunk=b"y" * (1 << 19))] * 3,
+            ],
             BadMessage,
         ),
     ],

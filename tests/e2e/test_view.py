@@ -86,11 +86,11 @@ def _assert_no_values(log: str, rows: np.ndarray) -> None:
 
 def test_the_coordinator_keeps_no_payload_of_an_ended_job_for_ever(tmp_path: Path) -> None:
     """With a retention of nothing, an ended job's messages are gone at the next housekeeping."""
+    from commonscale.database import Database
+    from commonscale.slot import Slot
     from coordinator.daemon import MIGRATIONS
     from coordinator.jobstore import JobRecord, JobStore, now_ms
     from coordinator.slots import SlotStore
-    from commonscale.database import Database
-    from commonscale.slot import Slot
 
     database = Database(f"sqlite:///{tmp_path / 'c.db'}", MIGRATIONS)
     slots, jobs = SlotStore(database, tmp_path / "blobs"), JobStore(database)
