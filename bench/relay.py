@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import psutil
 
 from bench.bare_server import METHOD
 from bench.report import peak_rss_mb, reset_peak_rss
@@ -71,17 +72,22 @@ async def _measure(
     await _carry(bare_link, payload[:1024])
     reset_peak_rss(pid)
     whole, delivered, fetched, bare_times = [], [], [], []
+    cpu = {"bare": 0.0, "relay": 0.0}
     for number in range(repeats):
         # Alternating, so that other work on the machine hits both alike.
+        before = _cpu_s(pid, bare.pid)
         start = time.perf_counter()
         await _carry(bare_link, payload)
         bare_times.append(time.perf_counter() - start)
+        between = _cpu_s(pid, bare.pid)
         slot = Slot(job_id, f"size{size}.{number}", "sender", "receiver")
         start = time.perf_counter()
         await sender.put(slot, payload)
         middle = time.perf_counter()
         got = await receiver.get(slot)
         end = time.perf_counter()
+        cpu["bare"] += between - before
+        cpu["relay"] += _cpu_s(pid, bare.pid) - between
         if got != payload:
             raise AssertionError("the relay changed a payload")
         whole.append(end - start)
@@ -98,6 +104,10 @@ async def _measure(
         "fetch_mb_per_s": _rate(size, fetched),
         "bare_mb_per_s": _rate(size, bare_times),
         "ratio": round(statistics.median(bare_times) / statistics.median(whole), 3),
+        "deliver_ratio": round(statistics.median(bare_times) / statistics.median(delivered), 3),
+        "fetch_ratio": round(statistics.median(bare_times) / statistics.median(fetched), 3),
+        "cpu_s": round(cpu["relay"] / repeats, 4),
+        "bare_cpu_s": round(cpu["bare"] / repeats, 4),
         "latency_ms": round(1000 * statistics.median(whole), 2),
         "bare_latency_ms": round(1000 * statistics.median(bare_times), 2),
         "peak_rss_mb": round(peak_rss_mb(pid), 1),
@@ -116,6 +126,12 @@ async def _carry(channel: Any, payload: bytes) -> None:
         raise AssertionError("the bare stream lost bytes")
 
 
+def _cpu_s(*servers: int) -> float:
+    """CPU seconds of this process and the servers."""
+    processes = [psutil.Process(), *map(psutil.Process, servers)]
+    return sum(times.user + times.system for times in (process.cpu_times() for process in processes))
+
+
 def _rate(size: int, seconds: list[float]) -> float:
     return round(size / statistics.median(seconds) / 1e6, 2)
 
@@ -127,6 +143,12 @@ class _BareServer:
         self._process = Process("bare server", tls, [])
         self._tls = tls
         self.port = 0
+
+    @property
+    def pid(self) -> int:
+        """Its process."""
+        assert self._process.process is not None
+        return self._process.process.pid
 
     def __enter__(self) -> _BareServer:
         command = [sys.executable, "-m", "bench.bare_server", str(self._tls), str(self._process.ready_path)]

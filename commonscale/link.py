@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import io
 from collections.abc import AsyncIterator
 
 import anyio
@@ -115,7 +116,7 @@ class RelayMailbox:
 
     async def _fetch(self, slot: Slot) -> bytes:
         request = relay_pb2.FetchRequest(slot=slot.to_wire(), wait_ms=int(FETCH_WAIT_S * 1000))
-        chunks: list[bytes] = []
+        payload = io.BytesIO()
         digest = hashlib.sha256()
         announced = b""
         size: int | None = None
@@ -131,17 +132,18 @@ class RelayMailbox:
                 if response.HasField("header"):
                     size = response.header.size_bytes
                 announced = response.sha256
-                digest.update(response.chunk)
-                chunks.append(response.chunk)
+                chunk = response.chunk
+                digest.update(chunk)
+                payload.write(chunk)
         except grpc.aio.AioRpcError as error:
             raise self._link.error(error) from None
         except TimeoutError:
             raise TransientError(f"The coordinator stalled while sending {slot}.") from None
-        if size is None or size != sum(map(len, chunks)):
+        if size is None or size != payload.tell():
             raise TransientError(f"The coordinator cut {slot} short.")
         if announced != digest.digest():
             raise BadMessage(f"The coordinator sent {slot} with another hash than announced.")
-        return b"".join(chunks)
+        return payload.getvalue()
 
 
 async def _delivery(slot: Slot, payload: bytes) -> AsyncIterator[relay_pb2.DeliverRequest]:

@@ -27,6 +27,7 @@ RECENT_SLOTS = 1024
 MAX_WAIT_S = 60.0
 # A sender that stalls in the middle of a payload gives up its place after this long.
 CHUNK_TIMEOUT_S = 60.0
+BATCH_BYTES = 4 << 20
 PARTIES = (Role.SITE, Role.AGGREGATOR)
 
 
@@ -117,49 +118,42 @@ class RelayService(rpc.GatedService, relay_pb2_grpc.RelayServiceServicer):
         self, requests: AsyncIterator[relay_pb2.DeliverRequest], caller: rpc.Caller
     ) -> relay_pb2.DeliverResponse:
         """Fill a slot."""
-        iterator = aiter_of(requests)
-        first = await _next(iterator)
-        if first is None or not first.HasField("header"):
-            raise BadMessage("A delivery begins with its header.")
-        slot = Slot.from_wire(first.header.slot)
+        upload = _Incoming(requests)
+        header = await upload.header()
+        slot = Slot.from_wire(header.slot)
         if slot.sender != caller.name:
             raise NotAllowed(f"{caller.identity} may not write as {slot.sender}.")
         job = await self._jobs.lookup(slot.job_id, caller.name)
         if slot.receiver not in (HUB, *job.pipeline.sites) or slot.receiver == caller.name:
             raise NotAllowed(f"{caller.identity} may not write to {slot.receiver} in {slot.run}.")
-        if first.header.size_bytes > self._limits.max_payload_bytes:
+        if header.size_bytes > self._limits.max_payload_bytes:
             raise PayloadTooLarge(
-                f"{slot} announces {first.header.size_bytes} bytes; the limit is {self._limits.max_payload_bytes}.",
+                f"{slot} announces {header.size_bytes} bytes; the limit is {self._limits.max_payload_bytes}.",
                 "Raise limits.max_payload_bytes at the coordinator.",
             )
         if not job.is_open and await offload(self._room.store.find, slot) is None:
             raise over(job)
-        # Back-pressure: a site has a few places, and each reads its next chunk once the last is written.
+        # Back-pressure: a site has a few places, and each reads its next batch while the last is written.
         async with self._places.setdefault(caller.name, anyio.Semaphore(self._limits.uploads_at_once)):
-            stored = await self._receive(slot, first, iterator)
+            stored = await self._receive(slot, header.size_bytes, upload)
         self._room.announce(slot, stored)
         RELAYED_BYTES.labels("in").inc(stored.size_bytes)
         return relay_pb2.DeliverResponse()
 
-    async def _receive(
-        self, slot: Slot, first: relay_pb2.DeliverRequest, rest: AsyncIterator[relay_pb2.DeliverRequest]
-    ) -> Stored:
-        size = first.header.size_bytes
-        if len(first.chunk) == size:
+    async def _receive(self, slot: Slot, size: int, incoming: _Incoming) -> Stored:
+        batch = incoming.first
+        if len(batch[0]) == size:
             # The common, small case in one hop to a thread.
-            return await offload(_store_whole, self._room.store, slot, first.chunk, first.sha256)
+            return await offload(_store_whole, self._room.store, slot, batch[0], incoming.sha256)
         with await offload(self._room.store.upload, slot, size) as upload:
-            request: relay_pb2.DeliverRequest | None = first
-            last = first
-            while request is not None:
-                last = request
-                # The next chunk comes in while this one is written; never more than these two are held.
-                steps: list[Callable[[], Awaitable[Any]]] = [
-                    partial(offload, upload.write, last.chunk),
-                    partial(_next, rest),
+            while batch:
+                # The next batch comes in while this one is written; never more than these two are held.
+                work: list[Callable[[], Awaitable[Any]]] = [
+                    partial(offload, upload.write_all, batch),
+                    incoming.next_batch,
                 ]
-                _, request = await concurrently(steps)
-            return await offload(upload.commit, last.sha256)
+                _, batch = await concurrently(work)
+            return await offload(upload.commit, incoming.sha256)
 
     @rpc.streaming(*PARTIES)
     async def Fetch(  # noqa: N802 - the name is the wire's
@@ -201,16 +195,40 @@ def _store_whole(store: SlotStore, slot: Slot, payload: bytes, sha256: bytes) ->
         return upload.commit(sha256)
 
 
-def aiter_of(requests: AsyncIterator[relay_pb2.DeliverRequest]) -> AsyncIterator[relay_pb2.DeliverRequest]:
-    """The iterator of a request stream."""
-    return requests.__aiter__()
+class _Incoming:
+    """The chunks of a delivery, taken out of their messages once, in batches that are worth a hop to a thread."""
 
+    def __init__(self, requests: AsyncIterator[relay_pb2.DeliverRequest]) -> None:
+        self._requests = aiter(requests)
+        self.first: list[bytes] = []
+        self.sha256 = b""
 
-async def _next(requests: AsyncIterator[relay_pb2.DeliverRequest]) -> relay_pb2.DeliverRequest | None:
-    try:
-        with anyio.fail_after(CHUNK_TIMEOUT_S):
-            return await anext(requests, None)
-    except TimeoutError:
-        raise BadMessage("The payload stalled on its way.") from None
-    except grpc.aio.AioRpcError:
-        raise BadMessage("The payload was cut off.") from None
+    async def header(self) -> relay_pb2.PayloadHeader:
+        """What the first message announces."""
+        request = await self._next()
+        if request is None or not request.HasField("header"):
+            raise BadMessage("A delivery begins with its header.")
+        self.first = [request.chunk]
+        return request.header
+
+    async def next_batch(self) -> list[bytes]:
+        """The next chunks; none at the end of the stream."""
+        batch: list[bytes] = []
+        size = 0
+        while size < BATCH_BYTES and (request := await self._next()) is not None:
+            chunk = request.chunk
+            batch.append(chunk)
+            size += len(chunk)
+        return batch
+
+    async def _next(self) -> relay_pb2.DeliverRequest | None:
+        try:
+            with anyio.fail_after(CHUNK_TIMEOUT_S):
+                request = await anext(self._requests, None)
+        except TimeoutError:
+            raise BadMessage("The payload stalled on its way.") from None
+        except grpc.aio.AioRpcError:
+            raise BadMessage("The payload was cut off.") from None
+        if request is not None:
+            self.sha256 = request.sha256
+        return request

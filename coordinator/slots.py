@@ -10,7 +10,7 @@ import hashlib
 import os
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -157,6 +157,11 @@ class Upload(contextlib.AbstractContextManager["Upload"]):
             self._file.write(chunk)
         except OSError as error:
             raise StoreUnavailable(f"The blob directory takes no more: {error.strerror}.") from None
+
+    def write_all(self, chunks: Iterable[bytes]) -> None:
+        """Take several."""
+        for chunk in chunks:
+            self.write(chunk)
 
     def sha256(self) -> bytes:
         """The hash of what has come so far."""
