@@ -92,10 +92,9 @@ class Participant:
                     coordinator=self.config.coordinator,
                     http_port=http_port,
                 )
-                write_ready(ready_file, http_port=http_port)
                 for job in await offload(self.jobs.all, "open"):
                     self._start(tasks, job)
-                tasks.start_soon(offload, preload)
+                tasks.start_soon(self._warm_up, ready_file, http_port)
                 tasks.start_soon(self._heartbeat)
                 tasks.start_soon(self._listen, tasks)
                 await until_signal()
@@ -104,6 +103,11 @@ class Participant:
         await self.link.close()
         self.audit.close()
         self.database.close()
+
+    async def _warm_up(self, ready_file: Path | None, http_port: int) -> None:
+        """Load what the first job would otherwise wait for, then say that we are ready."""
+        await offload(preload)
+        write_ready(ready_file, http_port=http_port)
 
     def _site(self) -> Site:
         return Site(

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import numpy as np
 import typer
+from rich import box
 from rich.table import Table
 
 from commonscale.audit import verify
@@ -19,7 +20,7 @@ from commonscale.client import Client, Job
 from commonscale.localnet import LocalFederation
 from commonscale.pipeline import Pipeline
 
-SITES = ("hospital-a", "hospital-b", "hospital-c", "hospital-d")
+SITES = ("north", "east", "south", "west")
 SHOWN = 5
 
 
@@ -114,27 +115,24 @@ def _summarize(
 
 
 def _print(summary: dict[str, Any], job: Job) -> None:
-    table = Table(
-        "column",
-        "pooled",
-        "federated",
-        *(f"{site}\nalone" for site in SITES),
-        title="mean ± standard deviation",
-    )
+    table = Table("column", "", "pooled", "together", *SITES, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.columns[3].style = "bold"
+    parts = [summary["pooled"], summary["federated"], *summary["local"].values()]
     for index, column in list(enumerate(summary["columns"]))[:SHOWN]:
-        cells = [summary["pooled"], summary["federated"], *summary["local"].values()]
-        table.add_row(column, *(f"{c['mean'][index]:.4g} ± {c['scale'][index]:.3g}" for c in cells))
+        for name, key in (("mean", "mean"), ("sd", "scale")):
+            table.add_row(column if key == "mean" else "", name, *(f"{part[key][index]:.4g}" for part in parts))
+    sizes = ", ".join(f"{site} {rows}" for site, rows in summary["rows"].items())
+    out.print(f"Four hospitals with {sizes} rows: alone, pooled (not allowed), and together.", highlight=False)
     out.print(table)
-    out.print(f"… and {len(summary['columns']) - SHOWN} more columns. Rows: {summary['rows']}", highlight=False)
+    out.print(f"… and {len(summary['columns']) - SHOWN} more columns.", highlight=False)
     out.print(
-        f"largest relative error against pooled scikit-learn: [bold]{summary['max_rel_error']:.1e}[/bold]; "
-        f"the same at all sites: {'yes' if summary['same_at_all_sites'] else 'NO'}",
+        f"Largest relative error against pooled scikit-learn: [bold]{summary['max_rel_error']:.1e}[/bold]; "
+        f"the same at all sites: {'yes' if summary['same_at_all_sites'] else 'NO'}.",
         highlight=False,
     )
     up = max(summary["bytes_sent"].values())
     out.print(
-        f"{summary['rounds']} messages and {up:,} bytes sent by a hospital, {summary['seconds']:.2f} s",
-        highlight=False,
+        f"{summary['rounds']} rounds, {up:,} bytes sent by a hospital, {summary['seconds']:.2f} s.", highlight=False
     )
     out.print(disclosure_table(summary["disclosures"]))
     out.print(

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import sqlalchemy as sa
 from sklearn.datasets import load_breast_cancer
 from sklearn.preprocessing import StandardScaler
 
@@ -50,6 +51,23 @@ def test_breast_cancer_at_four_hospitals(tmp_path: Path) -> None:
     parts = np.split(bunch.data[order], [60, 200, 450])
     columns = [str(name).replace(" ", "_") for name in bunch.feature_names]
     check(tmp_path, columns, dict(zip(("a", "b", "c", "d"), parts, strict=True)), ("masks", "shares"))
+
+
+def test_a_coordinator_on_postgresql(tmp_path: Path, postgres_url: str) -> None:
+    """The same job, with the messages and the job in a real PostgreSQL server."""
+    parts = {site: np.random.default_rng(index).normal(5, 2, (30, 2)) for index, site in enumerate("abc")}
+    data = {site: write_csv(tmp_path / f"{site}.csv", ["x", "y"], rows) for site, rows in parts.items()}
+    expected = np.vstack(list(parts.values()))
+    engine = sa.create_engine(postgres_url.replace("postgresql:", "postgresql+psycopg:"))
+    with engine.begin() as connection:
+        connection.execute(sa.text("DROP SCHEMA public CASCADE; CREATE SCHEMA public"))
+    with LocalFederation(tmp_path, data, database=postgres_url) as federation:
+        done = submit(federation, job(list("abc"), ["x", "y"]))
+        np.testing.assert_allclose(done.result[0]["mean"], expected.mean(axis=0), rtol=1e-12)
+    with engine.connect() as connection:
+        assert connection.execute(sa.text("SELECT state FROM jobs")).scalar_one() == "done"
+        assert connection.execute(sa.text("SELECT count(*) FROM slots")).scalar_one() > 20
+    engine.dispose()
 
 
 @pytest.mark.parametrize("count", [4, 10])

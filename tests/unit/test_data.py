@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -138,3 +139,18 @@ def test_transform_writes_the_scaled_table(tmp_path: Path, suffix: str) -> None:
     again = table(output)
     assert again.sums(["a"]) == [(2, 0.0, 0.5)]
     assert again.types()["name"] == "VARCHAR"
+
+
+def test_a_million_rows_never_become_python_objects(tmp_path: Path) -> None:
+    """Python's own memory stays small while DuckDB passes over a million rows."""
+    rows = np.random.default_rng(0).normal(size=(1_000_000, 3))
+    duck = write_parquet(tmp_path / "t.parquet", rows)
+    tracemalloc.start()
+    try:
+        totals = duck.sums(COLUMNS)
+        duck.deviations(COLUMNS, [0.0, 0.0, 0.0])
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    np.testing.assert_allclose([total for _, total, _ in totals], rows.sum(axis=0), rtol=1e-9)
+    assert peak < 1 << 20
