@@ -13,7 +13,7 @@ from grpc_health.v1.health import aio as health  # type: ignore[attr-defined]
 from commonscale import http, rpc
 from commonscale.concurrency import offload
 from commonscale.config import CoordinatorConfig
-from commonscale.daemon import until_signal, write_ready
+from commonscale.daemon import settle, until_signal, write_ready
 from commonscale.database import Database, resolve_url
 from commonscale.errors import CommonscaleError, ConfigError, TransientError
 from commonscale.identity import Authority, Role, load_certificate
@@ -92,6 +92,7 @@ class Coordinator:
             async with http.serving(app, self.config.http_listen) as http_port:
                 await self._set_health(serving=True)
                 log.info("coordinator ready", port=port, http_port=http_port)
+                settle()
                 write_ready(ready_file, port=port, http_port=http_port)
                 tasks.start_soon(self._housekeeping, jobs)
                 await until_signal()

@@ -16,7 +16,7 @@ from commonscale.audit import AuditLog
 from commonscale.channel import Observer
 from commonscale.concurrency import offload
 from commonscale.config import ParticipantConfig
-from commonscale.daemon import until_signal, write_ready
+from commonscale.daemon import settle, until_signal, write_ready
 from commonscale.database import Database
 from commonscale.errors import CommonscaleError, ConfigError
 from commonscale.files import private_directory, replace_file
@@ -107,6 +107,7 @@ class Participant:
     async def _warm_up(self, ready_file: Path | None, http_port: int) -> None:
         """Load what the first job would otherwise wait for, then say that we are ready."""
         await offload(preload)
+        settle()
         write_ready(ready_file, http_port=http_port)
 
     def _site(self) -> Site:
