@@ -1,7 +1,7 @@
 """A site's audit log: one JSON line for every message that left and every result that was revealed.
 
 Each line holds the hash of the one before, so that a line cannot be changed or removed unnoticed except at
-the end; keep the last hash elsewhere (it is in the daemon's metrics log) to notice that too.
+the end; keep the last hash of `commonscale audit verify` elsewhere to notice that too.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from commonscale.errors import ConfigError
+from commonscale.errors import ConfigError, StoreUnavailable
 
 GENESIS = "0" * 64
 
@@ -43,10 +43,24 @@ class AuditLog:
                 "previous": self._last,
             }
             entry["hash"] = _hash(entry)
-            os.write(self._file, (json.dumps(entry) + "\n").encode())
-            os.fsync(self._file)
+            self._write((json.dumps(entry) + "\n").encode())
             self._last = str(entry["hash"])
             self._count += 1
+
+    def _write(self, line: bytes) -> None:
+        """The whole line or nothing of it."""
+        before = os.fstat(self._file).st_size
+        try:
+            rest = memoryview(line)
+            while rest:
+                rest = rest[os.write(self._file, rest) :]
+            os.fsync(self._file)
+        except OSError as error:
+            os.ftruncate(self._file, before)
+            raise StoreUnavailable(
+                f"The audit log takes no more: {error.strerror}.",
+                "Make room; nothing leaves before it is written down.",
+            ) from None
 
     def close(self) -> None:
         """Give back the file."""

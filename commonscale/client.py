@@ -91,6 +91,11 @@ class Job:
         }
 
 
+def new_job_id(pipeline: Pipeline) -> str:
+    """The pipeline's name and something that makes it unique."""
+    return f"{pipeline.name}-{secrets.token_hex(4)}"
+
+
 class Client:
     """A session with the coordinator."""
 
@@ -112,8 +117,7 @@ class Client:
 
     async def submit(self, pipeline: Pipeline, job_id: str | None = None) -> Job:
         """Start a job. Repeated with the same id and pipeline, it finds the job started."""
-        job_id = job_id or f"{pipeline.name}-{secrets.token_hex(4)}"
-        request = jobs_pb2.SubmitRequest(job_id=job_id, spec=pipeline.to_bytes())
+        request = jobs_pb2.SubmitRequest(job_id=job_id or new_job_id(pipeline), spec=pipeline.to_bytes())
         return Job((await self._call(self._link.jobs.Submit, request)).job)
 
     async def get(self, job_id: str) -> Job:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar, get_args
 
 import tomli
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, ValidationInfo
@@ -137,9 +137,10 @@ def _fault(source: str, kind: type[BaseModel], fault: Any) -> str:
 
 
 def _known_keys(kind: type[BaseModel], parents: tuple[str | int, ...]) -> list[str]:
+    """The keys of the table in which an unknown one stands; tables may be named by the user (`data.NAME`)."""
     for part in parents:
         field = kind.model_fields.get(str(part))
         inner = field.annotation if field else None
-        if isinstance(inner, type) and issubclass(inner, BaseModel):
-            kind = inner
+        choices = [inner, *get_args(inner)]
+        kind = next((c for c in choices if isinstance(c, type) and issubclass(c, BaseModel)), kind)
     return sorted(kind.model_fields)

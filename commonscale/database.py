@@ -22,7 +22,7 @@ class Database:
 
     def __init__(self, url: str, versions: Path) -> None:
         try:
-            local = sa.make_url(url).get_backend_name() == "sqlite"
+            local = sa.make_url(_with_driver(url)).get_backend_name() == "sqlite"
             # A server may have hung up in the meantime; a file has not, and keeps its prepared connections.
             self.engine = sa.create_engine(_with_driver(url), pool_pre_ping=not local, pool_size=20)
         except (sa.exc.ArgumentError, sa.exc.NoSuchModuleError):
@@ -54,6 +54,11 @@ class Database:
         with _our_errors(), self.engine.connect() as connection:
             yield connection
 
+    def ping(self) -> None:
+        """Raise StoreUnavailable unless the database answers."""
+        with self.reading() as connection:
+            connection.execute(sa.text("SELECT 1"))
+
     def close(self) -> None:
         """Give back all connections."""
         self.engine.dispose()
@@ -61,7 +66,10 @@ class Database:
 
 def resolve_url(url: str, base: Path) -> str:
     """A relative SQLite file is meant beside the configuration that names it."""
-    parsed = sa.make_url(url)
+    try:
+        parsed = sa.make_url(url)
+    except sa.exc.ArgumentError:
+        raise ConfigError("The database URL is not usable.", "Use sqlite:///FILE or postgresql://…") from None
     if parsed.get_backend_name() == "sqlite" and parsed.database and not Path(parsed.database).is_absolute():
         (base / parsed.database).parent.mkdir(parents=True, exist_ok=True)
         return parsed.set(database=str((base / parsed.database).absolute())).render_as_string(hide_password=False)
@@ -85,3 +93,5 @@ def _our_errors() -> Iterator[None]:
     except (sa.exc.OperationalError, sa.exc.InterfaceError) as error:
         # The statement's parameters may be payloads: only the driver's own words are kept.
         raise StoreUnavailable(f"The database does not answer: {str(error.orig).splitlines()[0]}.") from None
+    except sa.exc.TimeoutError:
+        raise StoreUnavailable("The database has no connection to spare.") from None

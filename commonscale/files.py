@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 from pathlib import Path
+from typing import IO
 
 from commonscale.errors import ConfigError
 
@@ -28,6 +30,19 @@ def replace_file(path: Path, content: bytes) -> None:
         file.flush()
         os.fsync(file.fileno())
     fresh.replace(path)
+
+
+def lock_file(path: Path) -> IO[bytes]:
+    """A file that one process holds; a second one gets a sentence."""
+    file = path.open("ab")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        file.close()
+        raise ConfigError(
+            f"Another daemon uses {path.parent}.", "Stop it, or give this one a state of its own."
+        ) from None
+    return file
 
 
 def private_directory(path: Path) -> Path:

@@ -35,8 +35,8 @@ class Link:
         self._open()
 
     def _open(self) -> None:
-        self._stamp = self._files_stamp()
         self._channel = rpc.connect(self.target, self._tls)
+        self._stamp = self._files_stamp()
         self.relay = relay_pb2_grpc.RelayServiceStub(self._channel)
         self.jobs = jobs_pb2_grpc.JobServiceStub(self._channel)
         self.federation = jobs_pb2_grpc.FederationServiceStub(self._channel)

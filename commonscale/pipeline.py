@@ -11,6 +11,7 @@ columns = ["age", "blood_pressure"]
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -49,7 +50,7 @@ class ZScoreStep(Section):
     @field_validator("columns")
     @classmethod
     def _distinct(cls, columns: list[str]) -> list[str]:
-        twice = sorted({column for column in columns if columns.count(column) > 1})
+        twice = sorted(column for column, count in Counter(columns).items() if count > 1)
         if twice:
             raise ValueError(f"named twice: {', '.join(twice)}")
         if any(not column or len(column) > 200 for column in columns):

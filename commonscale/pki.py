@@ -128,6 +128,11 @@ class CertificateAuthority:
     def approve(self, csr: x509.CertificateSigningRequest, days: float = LEAF_DAYS) -> x509.Certificate:
         """Sign a request. Only a coordinator gets a certificate that may serve."""
         identity = Identity.of(csr)
+        for other in map(Identity.of, self.issued()):
+            if other.name == identity.name and other.role is not identity.role:
+                raise NotAllowed(
+                    f"The name {identity.name!r} was given to a {other.role.value}.", "Choose another name."
+                )
         usages = [ExtendedKeyUsageOID.CLIENT_AUTH]
         if identity.role is Role.COORDINATOR:
             usages.append(ExtendedKeyUsageOID.SERVER_AUTH)

@@ -5,6 +5,13 @@ from __future__ import annotations
 import json
 from typing import Any
 
+MAX_TEXT = 1000
+
+
+def plain_text(text: str) -> str:
+    """A peer's words without control characters, and not endless: fit for a database, a log and a terminal."""
+    return "".join(char if char.isprintable() else " " for char in text[:MAX_TEXT])
+
 
 def canonical_json(value: Any) -> str:
     """The same value gives the same text everywhere, so that its hash can be compared."""

@@ -25,7 +25,6 @@ VERSION_KEY = "commonscale-version"
 CALL_METADATA = ((PROTOCOL_KEY, str(PROTOCOL_VERSION)), (VERSION_KEY, __version__))
 
 _OPTIONS = (
-    ("grpc.max_receive_message_length", CHUNK_BYTES + (64 << 10)),
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.keepalive_permit_without_calls", 1),
@@ -33,12 +32,15 @@ _OPTIONS = (
 )
 _SERVER_OPTIONS = (
     *_OPTIONS,
+    ("grpc.max_receive_message_length", CHUNK_BYTES + (64 << 10)),
     ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
     # Two coordinators on one port would each see half of the calls.
     ("grpc.so_reuseport", 0),
 )
 _CLIENT_OPTIONS = (
     *_OPTIONS,
+    # An analyst's result of thousands of columns is one message.
+    ("grpc.max_receive_message_length", 64 << 20),
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1_000),
 )
@@ -133,7 +135,7 @@ class Gate:
         """The caller, or NotAllowed / IncompatiblePeer."""
         auth = context.auth_context()
         pem = next(iter(auth.get("x509_pem_cert", [])), b"")
-        if next(iter(auth.get("ssl_tls_version", [])), b"TLSv1.3") != b"TLSv1.3":
+        if next(iter(auth.get("ssl_tls_version", [])), b"") != b"TLSv1.3":
             raise errors.NotAllowed("Only TLS 1.3 is spoken here.")
         if pem not in self._known:
             if len(self._known) > 10_000:
@@ -252,6 +254,8 @@ def _shorten(details: str) -> str:
 def _hint(details: str) -> str:
     if "CERTIFICATE_VERIFY_FAILED" in details:
         return "Its certificate is not accepted here: run `commonscale doctor`."
+    if "CERTIFICATE" not in details and "SSL" not in details:
+        return "Check the address, the firewall, and that it is running."
     if any(word in details for word in ("UNKNOWN_CA", "CERTIFICATE_REQUIRED", "BAD_CERTIFICATE", "EXPIRED")):
         return "Our certificate is not accepted there: run `commonscale doctor`."
     return ""

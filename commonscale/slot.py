@@ -13,7 +13,8 @@ HUB = "@coordinator"
 ALL = "@all"
 
 NAME_PATTERN = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
-_RUN_PATTERN = re.compile(r"[a-z0-9-]{1,100}(?:/[0-9]{1,4})?")
+JOB_ID_PATTERN = re.compile(r"[a-z0-9][a-z0-9-]{0,99}")
+_RUN_PATTERN = re.compile(rf"{JOB_ID_PATTERN.pattern}(?:/[0-9]{{1,4}})?")
 _KIND_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 

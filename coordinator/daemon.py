@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import anyio
@@ -15,7 +17,7 @@ from commonscale.concurrency import offload
 from commonscale.config import CoordinatorConfig
 from commonscale.daemon import settle, until_signal, write_ready
 from commonscale.database import Database, resolve_url
-from commonscale.errors import CommonscaleError, ConfigError, TransientError
+from commonscale.errors import CommonscaleError, ConfigError
 from commonscale.identity import Authority, Role, load_certificate
 from commonscale.metrics import CERTIFICATE_EXPIRY
 from commonscale.v1 import jobs_pb2_grpc, relay_pb2_grpc
@@ -30,8 +32,8 @@ log = structlog.get_logger()
 MIGRATIONS = Path(__file__).parent / "migrations"
 SERVICES = ("commonscale.v1.RelayService", "commonscale.v1.JobService", "commonscale.v1.FederationService")
 DRAIN_S = 5.0
-HOUSEKEEPING_S = 1.0
-RETENTION_CHECK_S = 600.0
+HEALTH_CHECK_S = 5
+RETENTION_CHECK_S = 600
 
 
 class Coordinator:
@@ -48,7 +50,7 @@ class Coordinator:
         self.jobstore = JobStore(self.database)
         self.room = Mailroom(self.slots, sole_writer=self.database.engine.dialect.name == "sqlite")
         self.health = health.HealthServicer()
-        self._faults: list[str] = ["starting"]
+        self._faults: dict[str, str] = {}
 
     def _read_own_certificate(self) -> None:
         certificate = load_certificate(self.config.tls.certificate)
@@ -86,17 +88,21 @@ class Coordinator:
             jobs_pb2_grpc.add_FederationServiceServicer_to_server(federation, server)
             health_pb2_grpc.add_HealthServicer_to_server(self.health, server)
             port = self._bind(server)
-            await server.start()
+            # Before the first call comes in: a job must not be begun twice.
             await jobs.resume()
+            await server.start()
             app = http.application(f"coordinator {self.identity.name}", self._health_faults)
             async with http.serving(app, self.config.http_listen) as http_port:
                 await self._set_health(serving=True)
                 log.info("coordinator ready", port=port, http_port=http_port)
                 settle()
                 write_ready(ready_file, port=port, http_port=http_port)
-                tasks.start_soon(self._housekeeping, jobs)
+                housekeeping = anyio.CancelScope()
+                tasks.start_soon(self._within, housekeeping, jobs)
                 await until_signal()
                 log.info("draining")
+                housekeeping.cancel()
+                self._faults["draining"] = "draining"
                 await self._set_health(serving=False)
                 await server.stop(DRAIN_S)
             tasks.cancel_scope.cancel()
@@ -109,30 +115,40 @@ class Coordinator:
         except RuntimeError:
             raise ConfigError(f"Cannot listen on {self.config.listen}.", "Is another coordinator running?") from None
 
+    async def _within(self, scope: anyio.CancelScope, jobs: Jobs) -> None:
+        with scope:
+            await self._housekeeping(jobs)
+
     async def _housekeeping(self, jobs: Jobs) -> None:
-        """Every second the small things, every ten minutes the old jobs."""
-        elapsed = RETENTION_CHECK_S
-        while True:
-            try:
-                self.refresh_revocations()
-                if elapsed >= RETENTION_CHECK_S:
-                    elapsed = 0.0
-                    self._read_own_certificate()
-                    await jobs.forget_old(self.config.limits.retention_s)
-                self._faults = []
-            except TransientError as error:
-                self._faults = [str(error)]
-            except CommonscaleError as error:
-                self._faults = [str(error)]
-                log.warning("housekeeping", why=str(error))
-            await anyio.sleep(HOUSEKEEPING_S)
-            elapsed += HOUSEKEEPING_S
+        """The small things every second, the health every few, the old jobs every ten minutes."""
+        for tick in itertools.count():
+            await self._check("revocations", partial(offload, self.refresh_revocations))
+            if tick % HEALTH_CHECK_S == 0:
+                await self._check("certificate", partial(offload, self._read_own_certificate))
+                await self._check("database", partial(offload, self.database.ping))
+                await self._set_health(serving="database" not in self._faults)
+            if tick % RETENTION_CHECK_S == 0:
+                await self._check("retention", partial(jobs.forget_old, self.config.limits.retention_s))
+            await anyio.sleep(1)
+
+    async def _check(self, name: str, look: Callable[[], Awaitable[object]]) -> None:
+        """Note what is wrong, as long as it is."""
+        try:
+            await look()
+        except CommonscaleError as error:
+            if self._faults.get(name) != str(error):
+                log.warning("not healthy", check=name, why=str(error))
+            self._faults[name] = str(error)
+        except Exception:
+            log.exception("housekeeping failed", check=name)
+            self._faults[name] = f"{name}: the log says more"
+        else:
+            self._faults.pop(name, None)
 
     def _health_faults(self) -> Sequence[str]:
-        return self._faults
+        return list(self._faults.values())
 
     async def _set_health(self, *, serving: bool) -> None:
         status = health_pb2.HealthCheckResponse.SERVING if serving else health_pb2.HealthCheckResponse.NOT_SERVING
         for service in ("", *SERVICES):
             await self.health.set(service, status)
-        self._faults = [] if serving else ["draining"]

@@ -26,15 +26,17 @@ from commonscale.errors import (
     CommonscaleError,
     DeadlineMissed,
     Disagreement,
+    NotAllowed,
     Refused,
     SiteFailed,
     TransientError,
     UnknownJob,
 )
+from commonscale.identity import Identity, Role
 from commonscale.metrics import JOB_SECONDS, JOBS, JOBS_OPEN, RoundMetrics
 from commonscale.pipeline import Pipeline
 from commonscale.protocols import admission
-from commonscale.results import canonical_json
+from commonscale.results import canonical_json, plain_text
 from commonscale.slot import HUB, Slot
 from commonscale.v1 import jobs_pb2, protocols_pb2
 from coordinator.jobstore import JobRecord, JobStore, now_ms
@@ -43,6 +45,7 @@ from coordinator.relay import Mailroom
 log = structlog.get_logger()
 
 STORE_RETRY_S = 1.0
+REPLAY_S = 2.0
 WATCH_INTERVAL_S = 0.05
 
 
@@ -99,7 +102,8 @@ class Jobs:
     async def resume(self) -> None:
         """Go on with what was open when the process ended."""
         for record in await offload(self._store.open_jobs):
-            self._start(record)
+            if record.id not in self._live:
+                self._start(record)
 
     async def submit(self, job_id: str, spec: bytes, analyst: str) -> JobRecord:
         """Start a job, or find it started."""
@@ -114,9 +118,11 @@ class Jobs:
             self._start(record)
         return record
 
-    async def cancel(self, job_id: str, by: str) -> JobRecord:
-        """End a job for everyone."""
+    async def cancel(self, job_id: str, by: Identity) -> JobRecord:
+        """End a job for everyone: by its analyst, or by the coordinator's operator."""
         record = await self.get(job_id)
+        if by.role is Role.ANALYST and by.name != record.analyst:
+            raise NotAllowed(f"Job {job_id} is of analyst {record.analyst}, not of {by.name}.")
         await self._end(record, "cancelled", error=f"Cancelled by {by}.")
         return await self.get(job_id)
 
@@ -176,8 +182,9 @@ class Jobs:
 
     async def forget_old(self, retention_s: int) -> None:
         """Remove the messages of jobs that ended long ago."""
-        for job_id in await offload(self._store.ended_before, now_ms() - 1000 * retention_s):
-            await offload(self._room.forget, job_id)
+        ended = await offload(self._store.ended_before, now_ms() - 1000 * retention_s)
+        for job_id in sorted(await offload(self._room.store.job_ids) & set(ended)):
+            await self._room.forget(job_id)
 
     def _start(self, record: JobRecord) -> None:
         live = self._live[record.id] = LiveJob(record)
@@ -190,26 +197,27 @@ class Jobs:
         """Run a job to its end, whatever that is."""
         with live.scope:
             try:
-                left_s = (live.record.deadline_at_ms - now_ms()) / 1000
-                with anyio.fail_after(max(left_s, 0)):
-                    results = await self._run_patiently(live)
-            except TimeoutError:
-                await self._end(live.record, "failed", error=str(self._missed(live)))
-            except Refused as error:
-                await self._end(live.record, "refused", error=str(error))
-            except CommonscaleError as error:
-                await self._end(live.record, "failed", error=str(error))
+                state, fields = await self._outcome(live)
+                await self._end(live.record, state, **fields)
             except Exception as error:
                 log.exception("job crashed", job=live.record.id, error=type(first_error(error)).__name__)
                 await self._end(live.record, "failed", error="The coordinator failed; its log says more.")
-            else:
-                report = {"job": live.record.id, "revealed": steps.disclosures(live.record.pipeline)}
-                await self._end(
-                    live.record,
-                    "done",
-                    result_json=canonical_json(results),
-                    disclosure_json=json.dumps(report),
-                )
+
+    async def _outcome(self, live: LiveJob) -> tuple[str, dict[str, str]]:
+        """The state in which a job ends, and what is to be kept of it."""
+        # After a restart, what is stored is read before the clock counts: nobody is blamed for our absence.
+        left_s = max((live.record.deadline_at_ms - now_ms()) / 1000, REPLAY_S)
+        try:
+            with anyio.fail_after(left_s):
+                results = await self._run_patiently(live)
+        except TimeoutError:
+            return "failed", {"error": str(self._missed(live))}
+        except Refused as error:
+            return "refused", {"error": str(error)}
+        except CommonscaleError as error:
+            return "failed", {"error": str(error)}
+        report = {"job": live.record.id, "revealed": steps.disclosures(live.record.pipeline)}
+        return "done", {"result_json": canonical_json(results), "disclosure_json": json.dumps(report)}
 
     async def _run_patiently(self, live: LiveJob) -> list[dict[str, Any]]:
         """While the database or its disk is out, the job waits."""
@@ -247,7 +255,8 @@ class Jobs:
         async def outcome_of(site: str) -> bytes:
             outcome = await ch.recv(protocols_pb2.Outcome, site)
             if outcome.WhichOneof("verdict") != "success":
-                raise SiteFailed(f"{site} failed with {outcome.failure.code}: {outcome.failure.message}")
+                code, message = plain_text(outcome.failure.code), plain_text(outcome.failure.message)
+                raise SiteFailed(f"{site} failed with {code}: {message}")
             return outcome.success.result_sha256
 
         digests = await concurrently([partial(outcome_of, site) for site in ch.parties])
@@ -258,35 +267,37 @@ class Jobs:
 
     def _missed(self, live: LiveJob) -> DeadlineMissed:
         progress = live.progress()
+        awaited = list(progress.awaited) or ["the coordinator"]
         return DeadlineMissed(
-            f"The deadline passed while {', '.join(progress.awaited) or 'the coordinator'} was awaited "
+            f"The deadline passed while {', '.join(awaited)} {'was' if len(awaited) == 1 else 'were'} awaited "
             f"in round {progress.round or 'none'}.",
             "Check that daemon, then submit the job again.",
         )
 
     async def _end(self, record: JobRecord, state: str, **fields: str) -> None:
-        live = self._live.get(record.id)
-        with anyio.CancelScope(shield=True):
-            final = await self._store_end(record, state, fields)
-            self._live.pop(record.id, None)
-            self._room.close(record.id)
+        final = await self._store_end(record, state, fields)
+        # Whoever takes the job out of the list does the rest: it may end in two ways at once.
+        live = self._live.pop(record.id, None)
         if live is None:
             return
+        self._room.close(record.id)
         live.record = final
         live.ended.set()
         live.notify()
-        # Watchers take the final state from the database from here on.
-        if live.scope is not None and state == "cancelled":
-            live.scope.cancel()
         JOBS_OPEN.dec()
         JOBS.labels(final.state).inc()
         JOB_SECONDS.labels(final.state).observe((final.ended_at_ms - final.submitted_at_ms) / 1000)
         log.info("job ended", job=final.id, state=final.state, error=final.error)
+        if state == "cancelled":
+            live.scope.cancel()
 
     async def _store_end(self, record: JobRecord, state: str, fields: dict[str, str]) -> JobRecord:
         while True:
             try:
-                return await offload(partial(self._store.update, record, state=state, ended_at_ms=now_ms(), **fields))
+                with anyio.CancelScope(shield=True):
+                    return await offload(
+                        partial(self._store.update, record, state=state, ended_at_ms=now_ms(), **fields)
+                    )
             except TransientError as error:
                 log.warning("the end of a job waits for the store", job=record.id, why=str(error))
                 await anyio.sleep(STORE_RETRY_S)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
@@ -28,7 +29,8 @@ MAX_WAIT_S = 60.0
 # A sender that stalls in the middle of a payload gives up its place after this long.
 CHUNK_TIMEOUT_S = 60.0
 BATCH_BYTES = 4 << 20
-PARTIES = (Role.SITE, Role.AGGREGATOR)
+# A slot's sender is a name: only one role may use it.
+PARTIES = (Role.SITE,)
 
 
 class Directory(Protocol):
@@ -96,11 +98,11 @@ class Mailroom:
         for slot in [slot for slot in self._events if slot.job_id == job_id]:
             self._events.pop(slot).set()
 
-    def forget(self, job_id: str) -> None:
+    async def forget(self, job_id: str) -> None:
         """Remove a job's messages."""
         for slot in [slot for slot in self._recent if slot.job_id == job_id]:
             del self._recent[slot]
-        self.store.forget(job_id)
+        await offload(self.store.forget, job_id)
 
 
 class RelayService(rpc.GatedService, relay_pb2_grpc.RelayServiceServicer):
@@ -145,7 +147,8 @@ class RelayService(rpc.GatedService, relay_pb2_grpc.RelayServiceServicer):
         if len(batch[0]) == size:
             # The common, small case in one hop to a thread.
             return await offload(_store_whole, self._room.store, slot, batch[0], incoming.sha256)
-        with await offload(self._room.store.upload, slot, size) as upload:
+        upload = await offload(self._room.store.upload, slot, size)
+        try:
             while batch:
                 # The next batch comes in while this one is written; never more than these two are held.
                 work: list[Callable[[], Awaitable[Any]]] = [
@@ -154,6 +157,9 @@ class RelayService(rpc.GatedService, relay_pb2_grpc.RelayServiceServicer):
                 ]
                 _, batch = await concurrently(work)
             return await offload(upload.commit, incoming.sha256)
+        finally:
+            # Not awaited: the call may have been cut off. In a thread: another may still be writing.
+            asyncio.get_running_loop().run_in_executor(None, upload.close)
 
     @rpc.streaming(*PARTIES)
     async def Fetch(  # noqa: N802 - the name is the wire's
@@ -163,8 +169,11 @@ class RelayService(rpc.GatedService, relay_pb2_grpc.RelayServiceServicer):
         slot = Slot.from_wire(request.slot)
         if slot.receiver not in (caller.name, ALL):
             raise NotAllowed(f"{caller.identity} may not read what is for {slot.receiver}.")
-        await self._jobs.lookup(slot.job_id, caller.name)
-        stored = await self._room.wait(slot, min(request.wait_ms / 1000, MAX_WAIT_S))
+        job = await self._jobs.lookup(slot.job_id, caller.name)
+        if job.is_open:
+            stored = await self._room.wait(slot, min(request.wait_ms / 1000, MAX_WAIT_S))
+        else:
+            stored = await offload(self._room.store.find, slot)
         if stored is None:
             job = await self._jobs.lookup(slot.job_id, caller.name)
             if not job.is_open:

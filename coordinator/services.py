@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import AsyncIterator
 
 import structlog
@@ -12,6 +11,7 @@ from commonscale.concurrency import offload
 from commonscale.errors import BadMessage
 from commonscale.identity import Role
 from commonscale.metrics import SITES_ONLINE
+from commonscale.slot import JOB_ID_PATTERN
 from commonscale.v1 import jobs_pb2 as wire
 from commonscale.v1 import jobs_pb2_grpc
 from commonscale.version import PROTOCOL_VERSION, __version__
@@ -20,7 +20,6 @@ from coordinator.jobstore import JobStore, now_ms
 
 log = structlog.get_logger()
 
-JOB_ID = re.compile(r"[a-z0-9][a-z0-9-]{0,99}")
 READERS = (Role.ANALYST, Role.OBSERVER, Role.COORDINATOR)
 EVERYONE = tuple(Role)
 
@@ -35,7 +34,7 @@ class JobService(rpc.GatedService, jobs_pb2_grpc.JobServiceServicer):
     @rpc.unary(Role.ANALYST)
     async def Submit(self, request: wire.SubmitRequest, caller: rpc.Caller) -> wire.SubmitResponse:  # noqa: N802
         """Start a job."""
-        if not JOB_ID.fullmatch(request.job_id):
+        if not JOB_ID_PATTERN.fullmatch(request.job_id):
             raise BadMessage("A job's id has 1 to 100 lower-case letters, digits and hyphens.")
         record = await self._jobs.submit(request.job_id, request.spec, caller.name)
         return wire.SubmitResponse(job=self._jobs.to_wire(record))
@@ -51,6 +50,7 @@ class JobService(rpc.GatedService, jobs_pb2_grpc.JobServiceServicer):
         records = await self._jobs.newest(min(request.limit or 50, 1000))
         jobs = [self._jobs.to_wire(record) for record in records]
         for job in jobs:
+            job.spec.ClearField("steps")
             job.ClearField("result_json")
             job.ClearField("disclosure_json")
         return wire.ListResponse(jobs=jobs)
@@ -68,9 +68,7 @@ class JobService(rpc.GatedService, jobs_pb2_grpc.JobServiceServicer):
     @rpc.unary(Role.ANALYST, Role.COORDINATOR)
     async def Cancel(self, request: wire.CancelRequest, caller: rpc.Caller) -> wire.CancelResponse:  # noqa: N802
         """End a job."""
-        return wire.CancelResponse(
-            job=self._jobs.to_wire(await self._jobs.cancel(request.job_id, str(caller.identity)))
-        )
+        return wire.CancelResponse(job=self._jobs.to_wire(await self._jobs.cancel(request.job_id, caller.identity)))
 
 
 class FederationService(rpc.GatedService, jobs_pb2_grpc.FederationServiceServicer):

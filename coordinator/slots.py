@@ -9,10 +9,12 @@ import contextlib
 import hashlib
 import os
 import secrets
+import threading
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 import sqlalchemy as sa
 
@@ -83,6 +85,11 @@ class SlotStore:
             return None
         return Stored(row.size_bytes, row.sha256, row.payload, self._blobs / row.blob if row.blob else None)
 
+    def job_ids(self) -> set[str]:
+        """Every job that has messages here."""
+        with self._database.reading() as connection:
+            return set(connection.scalars(sa.select(_TABLE.c.job_id).distinct()))
+
     def slots_of(self, job_id: str) -> list[Slot]:
         """Every filled slot of a job."""
         columns = (_TABLE.c.run, _TABLE.c.kind, _TABLE.c.sender, _TABLE.c.receiver)
@@ -124,7 +131,11 @@ class SlotStore:
                 raise StoreUnavailable(f"{slot} was removed while it was written.") from None
             if existing.sha256 != stored.sha256:
                 raise Equivocation(f"{slot} holds another message.") from None
-            return existing
+            if existing.path is None or existing.path.exists():
+                return existing
+            # The same bytes, of which the file was lost: the new one takes its place.
+            with self._database.writing() as connection:
+                connection.execute(sa.update(_TABLE).where(_is(slot)).values(blob=row["blob"]))
         return stored
 
     def new_blob(self) -> Path:
@@ -133,30 +144,37 @@ class SlotStore:
 
 
 class Upload(contextlib.AbstractContextManager["Upload"]):
-    """A payload on its way in: checked against the announced size and hash before it counts."""
+    """A payload on its way in: checked against the announced size and hash before it counts.
+
+    A call may be cut off while one of its threads is still at work here: the lock lets that thread finish before
+    `close` decides what becomes of the file.
+    """
 
     def __init__(self, store: SlotStore, slot: Slot, size_bytes: int) -> None:
         self._store, self._slot, self._size = store, slot, size_bytes
+        self._lock = threading.Lock()
         self._digest = hashlib.sha256()
         self._received = 0
         self._inline = bytearray()
         self._path = store.new_blob() if size_bytes > INLINE_BYTES else None
-        self._file = self._path.open("xb", buffering=0) if self._path else None
-        self._committed = False
+        self._file: BinaryIO | None = None
+        self._committed = self._closed = False
+        if self._path is not None:
+            with _disk_errors():
+                self._file = self._path.open("xb")
 
     def write(self, chunk: bytes) -> None:
         """Take the next piece."""
-        self._received += len(chunk)
-        if self._received > self._size:
-            raise BadMessage(f"{self._slot} got more bytes than announced ({self._size}).")
-        self._digest.update(chunk)
-        if self._file is None:
-            self._inline += chunk
-            return
-        try:
-            self._file.write(chunk)
-        except OSError as error:
-            raise StoreUnavailable(f"The blob directory takes no more: {error.strerror}.") from None
+        with self._lock:
+            self._received += len(chunk)
+            if self._received > self._size:
+                raise BadMessage(f"{self._slot} got more bytes than announced ({self._size}).")
+            self._digest.update(chunk)
+            if self._file is None:
+                self._inline += chunk
+            elif not self._closed:
+                with _disk_errors():
+                    self._file.write(chunk)
 
     def write_all(self, chunks: Iterable[bytes]) -> None:
         """Take several."""
@@ -169,27 +187,44 @@ class Upload(contextlib.AbstractContextManager["Upload"]):
 
     def commit(self, announced_sha256: bytes) -> Stored:
         """Make it durable, then let it count. Returns what the slot holds: this, or the same from before."""
-        if self._received != self._size:
-            raise BadMessage(f"{self._slot} was cut short: {self._received} of {self._size} bytes.")
-        if self.sha256() != announced_sha256:
-            raise BadMessage(f"{self._slot} does not have the announced hash.")
-        if self._file is not None and self._path is not None:
-            try:
-                os.fsync(self._file.fileno())
-                _sync_directory(self._path.parent)
-            except OSError as error:
-                raise StoreUnavailable(f"The blob directory takes no more: {error.strerror}.") from None
-        payload = None if self._path else bytes(self._inline)
-        fresh = Stored(self._size, announced_sha256, payload, self._path)
-        stored = self._store.insert(self._slot, fresh)
-        self._committed = stored is fresh
-        return stored
+        with self._lock:
+            if self._received != self._size:
+                raise BadMessage(f"{self._slot} was cut short: {self._received} of {self._size} bytes.")
+            if self.sha256() != announced_sha256:
+                raise BadMessage(f"{self._slot} does not have the announced hash.")
+            if self._file is not None and self._path is not None:
+                if self._closed:
+                    raise StoreUnavailable(f"The delivery of {self._slot} was given up.")
+                with _disk_errors():
+                    self._file.flush()
+                    os.fsync(self._file.fileno())
+                    _sync_directory(self._path.parent)
+            payload = None if self._path else bytes(self._inline)
+            fresh = Stored(self._size, announced_sha256, payload, self._path)
+            stored = self._store.insert(self._slot, fresh)
+            self._committed = stored is fresh
+            return stored
+
+    def close(self) -> None:
+        """Give back the file, and remove it unless it counts."""
+        with self._lock:
+            self._closed = True
+            if self._file is not None:
+                with contextlib.suppress(OSError):
+                    self._file.close()
+            if self._path is not None and not self._committed:
+                self._path.unlink(missing_ok=True)
 
     def __exit__(self, *_: object) -> None:
-        if self._file is not None:
-            self._file.close()
-        if self._path is not None and not self._committed:
-            self._path.unlink(missing_ok=True)
+        self.close()
+
+
+@contextlib.contextmanager
+def _disk_errors() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise StoreUnavailable(f"The blob directory takes no more: {error.strerror}.") from None
 
 
 def _is(slot: Slot) -> sa.ColumnElement[bool]:

@@ -9,7 +9,7 @@ up to 1e12 (1e33) and the variance of values around 1e-9 (1e-18) with one scale 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 
 import numpy as np
@@ -21,6 +21,7 @@ FRACTION_BITS = 128
 MODULUS = 1 << (64 * LIMBS)
 
 Vector = NDArray[np.uint64]
+RandomBelow = Callable[[int], int]
 
 
 class FixedPointOverflowError(ValueError):
@@ -31,14 +32,22 @@ class FixedPointOverflowError(ValueError):
         super().__init__(f"element {index} is too large for a sum in 256-bit fixed point")
 
 
-def encode(values: Sequence[float], *, addends: int) -> Vector:
-    """rint(v · 2^128) mod 2^256, refusing what could wrap around in a sum of `addends` such vectors."""
+def encode(values: Sequence[float], *, addends: int, random_below: RandomBelow | None = None) -> Vector:
+    """rint(v · 2^128) mod 2^256, refusing what could wrap around in a sum of `addends` such vectors.
+
+    With a source of randomness, a float is spread uniformly over its own last digit (± half an ulp). Without that,
+    digits of an exact sum that are below the last digit of the largest addend would be those of the smaller ones
+    alone. Integers are counts and stay exact.
+    """
     bound = MODULUS // 2 // addends
     encoded = bytearray()
     for index, value in enumerate(values):
         if not math.isfinite(value):
             raise FixedPointOverflowError(index)
         scaled = round(Fraction(value) * (1 << FRACTION_BITS))
+        if random_below is not None and isinstance(value, float):
+            half_ulp = int(Fraction(math.ulp(value)) * (1 << (FRACTION_BITS - 1)))
+            scaled += random_below(2 * half_ulp + 1) - half_ulp
         if abs(scaled) >= bound:
             raise FixedPointOverflowError(index)
         encoded += scaled.to_bytes(ELEMENT_BYTES, "little", signed=True)

@@ -18,11 +18,12 @@ from commonscale.concurrency import offload
 from commonscale.config import ParticipantConfig
 from commonscale.daemon import settle, until_signal, write_ready
 from commonscale.database import Database
-from commonscale.errors import CommonscaleError, ConfigError
-from commonscale.files import private_directory, replace_file
+from commonscale.errors import BadMessage, CommonscaleError, ConfigError
+from commonscale.files import lock_file, private_directory, replace_file
 from commonscale.identity import Authority, Role, load_certificate, load_key
 from commonscale.link import Backoff, Link, RelayMailbox
 from commonscale.metrics import CERTIFICATE_EXPIRY, CONNECTED, JOBS_OPEN, RoundMetrics
+from commonscale.slot import JOB_ID_PATTERN
 from commonscale.transforms.scaler import preload
 from commonscale.v1 import jobs_pb2
 from participant.data import DuckTable
@@ -52,6 +53,8 @@ class Participant:
         self._key = load_key(config.tls.key)
         self._read_certificate()
         self._load_revocations()
+        private_directory(config.state)
+        self._lock = lock_file(config.state / "lock")
         self.database = open_database(config)
         self.jobs = SiteJobs(self.database)
         self.audit = AuditLog(config.state / "audit.jsonl")
@@ -103,6 +106,7 @@ class Participant:
         await self.link.close()
         self.audit.close()
         self.database.close()
+        self._lock.close()
 
     async def _warm_up(self, ready_file: Path | None, http_port: int) -> None:
         """Load what the first job would otherwise wait for, then say that we are ready."""
@@ -139,6 +143,10 @@ class Participant:
                         await self._invited(tasks, invitation)
             except CommonscaleError as error:
                 self._note(str(error))
+            except Exception as error:
+                # A daemon's top: a full disk or a strange answer must not end the jobs under way.
+                log.exception("session failed")
+                self._note(f"{type(error).__name__}: the log says more")
             self._connected(False)
             await backoff.wait()
 
@@ -171,6 +179,8 @@ class Participant:
 
     async def _invited(self, tasks: anyio.abc.TaskGroup, invitation: jobs_pb2.InvitationsResponse) -> None:
         try:
+            if not JOB_ID_PATTERN.fullmatch(invitation.job_id):
+                raise BadMessage("The job's id is not well formed.")
             job = await offload(
                 self.jobs.open,
                 invitation.job_id,
@@ -214,6 +224,9 @@ class Participant:
                 await self._greet()
             except CommonscaleError as error:
                 self._note(str(error))
+            except Exception as error:
+                log.exception("heartbeat failed")
+                self._note(f"{type(error).__name__}: the log says more")
             else:
                 self._faults = []
 

@@ -221,7 +221,7 @@ def _as_double(column: str, duck_type: str) -> str:
 
 def _kind(duck_type: str) -> str:
     for kind, types in _KINDS.items():
-        if duck_type.startswith(types):
+        if duck_type.startswith(types) and not duck_type.endswith("]"):
             return kind
     return "text"
 

@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import hashlib
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import anyio
 import structlog
+from exceptiongroup import BaseExceptionGroup
 
 from commonscale import steps
 from commonscale.audit import AuditLog
 from commonscale.channel import Channel, Mailbox, Observer, parse
-from commonscale.concurrency import offload
+from commonscale.concurrency import first_error, offload
 from commonscale.config import Policy
 from commonscale.errors import (
     CommonscaleError,
@@ -38,9 +39,9 @@ from commonscale.pipeline import Pipeline
 from commonscale.protocols import admission
 from commonscale.results import canonical_json
 from commonscale.seal import JobKeys
-from commonscale.slot import HUB, Slot
+from commonscale.slot import ALL, HUB, Slot
 from commonscale.transforms import scaler
-from commonscale.v1.protocols_pb2 import Answer, Column, ColumnKind, Failure, Outcome, Signed, Success
+from commonscale.v1.protocols_pb2 import Answer, Column, ColumnKind, Failure, Outcome, Roster, Signed, Success
 from crypto import signing
 from participant import policy
 from participant.data import DuckTable
@@ -94,31 +95,33 @@ class AuditedMailbox:
 
 async def run_job(site: Site, job: SiteJob) -> None:
     """Take part until the job is over here; errors are reported, not raised."""
-    pipeline = Pipeline.from_bytes(job.spec)
-    mailbox = AuditedMailbox(site.mailbox, site.audit)
-    ch = Channel(job.id, site.name, tuple(pipeline.sites), mailbox, site.journal, site.observer)
+    ch = Channel(job.id, site.name, (), AuditedMailbox(site.mailbox, site.audit), site.journal, site.observer)
     try:
-        left_s = job.deadline_at_ms / 1000 - time.time() + DEADLINE_GRACE_S
-        with anyio.fail_after(max(left_s, 1.0)):
-            try:
-                fitted = await _take_part(site, job, pipeline, ch)
-            except (RunOver, UnknownJob):
-                raise
-            except CommonscaleError as error:
-                await _report_failure(ch, error)
-                raise
-            except Exception:
-                log.exception("job crashed", job=job.id)
-                failure = SiteFailed(f"{site.name}'s daemon failed; its log says more.")
-                await _report_failure(ch, failure)
-                raise failure from None
-    except TimeoutError:
-        await _end(site, job, DeadlineMissed("The job's deadline passed."))
-    except CommonscaleError as error:
+        fitted = await _in_time(site, job, ch)
+    except (RunOver, UnknownJob) as error:
         await _end(site, job, error)
+    except CommonscaleError as error:
+        await _report_failure(ch, error)
+        await _end(site, job, error)
+    except Exception:
+        log.exception("job crashed", job=job.id)
+        failure = SiteFailed(f"{site.name}'s daemon failed; its log says more.")
+        await _report_failure(ch, failure)
+        await _end(site, job, failure)
     else:
         await offload(site.jobs.end, job.id, "done")
         log.info("job done", job=job.id, steps=len(fitted))
+
+
+async def _in_time(site: Site, job: SiteJob, ch: Channel) -> list[steps.Fitted]:
+    pipeline = Pipeline.from_bytes(job.spec)
+    # By this site's clock alone, from when it was invited: clocks of two sites may differ.
+    left_s = pipeline.deadline_s + DEADLINE_GRACE_S - (time.time() - job.received_at_ms / 1000)
+    try:
+        with anyio.fail_after(max(left_s, 1.0)):
+            return await _take_part(site, job, pipeline, replace(ch, parties=tuple(pipeline.sites)))
+    except TimeoutError:
+        raise DeadlineMissed(f"{site.name} did not hear of the job's end in time.") from None
 
 
 async def _take_part(site: Site, job: SiteJob, pipeline: Pipeline, ch: Channel) -> list[steps.Fitted]:
@@ -142,7 +145,7 @@ async def _answer(site: Site, job: SiteJob, pipeline: Pipeline, ch: Channel, key
 
     async def decide() -> Signed:
         try:
-            answer = admission.acceptance(job.spec, keys, await _consent(site, job, pipeline))
+            answer = admission.acceptance(job.spec, keys, await _consent(site, job, pipeline, ch))
         except (Refused, DataError) as error:
             answer = admission.refusal(type(error).__name__, str(error))
         return admission.sign_answer(ch, answer, site.key, site.certificate_der)
@@ -161,12 +164,12 @@ async def _answer(site: Site, job: SiteJob, pipeline: Pipeline, ch: Channel, key
         raise RunOver(f"We refused: {verdict.refusal.reason}")
 
 
-async def _consent(site: Site, job: SiteJob, pipeline: Pipeline) -> list[Column]:
+async def _consent(site: Site, job: SiteJob, pipeline: Pipeline, ch: Channel) -> list[Column]:
     """The schema, if policy, data and (where asked for) a person agree."""
     policy.check_request(site.policy, pipeline, job.analyst)
     schema = await offload(_inspect, site, pipeline)
     if site.policy.approval == "manual":
-        await _await_approval(site, job)
+        await _await_approval(site, job, ch)
     return schema
 
 
@@ -182,12 +185,25 @@ def _inspect(site: Site, pipeline: Pipeline) -> list[Column]:
     return [Column(name=c, kind=ColumnKind.Value(f"COLUMN_KIND_{kinds[c].upper()}")) for c in columns]
 
 
-async def _await_approval(site: Site, job: SiteJob) -> None:
+async def _await_approval(site: Site, job: SiteJob, ch: Channel) -> None:
+    """Wait for a person, or for the end of the job."""
     if (await offload(site.jobs.get, job.id)).approval == "":
         await offload(site.jobs.set_approval, job.id, "pending")
         log.warning("job waits for approval", job=job.id, command=f"commonscale approvals approve {job.id}")
-    while (current := await offload(site.jobs.get, job.id)).approval == "pending":  # noqa: ASYNC110 - another process decides
-        await anyio.sleep(APPROVAL_POLL_S)
+
+    async def person() -> None:
+        while (await offload(site.jobs.get, job.id)).approval == "pending":  # noqa: ASYNC110 - another process decides
+            await anyio.sleep(APPROVAL_POLL_S)
+        tasks.cancel_scope.cancel()
+
+    try:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(person)
+            # There is no roster before our answer: this only ever ends with the job.
+            await ch.mailbox.get(ch.slot(Roster, HUB, ALL))
+    except BaseExceptionGroup as group:
+        raise first_error(group) from None
+    current = await offload(site.jobs.get, job.id)
     if current.approval == "refused":
         raise Refused(current.reason or "Its operator refused.")
 
@@ -222,8 +238,9 @@ async def _report_failure(ch: Channel, error: CommonscaleError) -> None:
     """Tell everyone why this site cannot go on, unless the job is over anyway."""
     failure = Failure(code=type(error).__name__, message=str(error))
     try:
-        await ch.send(HUB, Outcome, lambda: Outcome(failure=failure))
-    except CommonscaleError as unsent:
+        with anyio.fail_after(DEADLINE_GRACE_S):
+            await ch.send(HUB, Outcome, lambda: Outcome(failure=failure))
+    except (CommonscaleError, TimeoutError) as unsent:
         log.info("failure not delivered", run=ch.run, why=str(unsent))
 
 

@@ -54,7 +54,8 @@ def main() -> None:
     try:
         app()
     except CommonscaleError as error:
-        err.print(f"[red]error:[/red] {error}", highlight=False, soft_wrap=True)
+        err.print("error:", style="red", end=" ")
+        err.print(str(error), soft_wrap=True)
         sys.exit(error.exit_code)
     except BrokenPipeError:
         sys.exit(0)

@@ -11,12 +11,16 @@ from typing import Annotated, Any, TypeVar
 
 import anyio
 import typer
+from exceptiongroup import BaseExceptionGroup
 from rich.console import Console
+
+from commonscale.concurrency import first_error
 
 T = TypeVar("T")
 
-out = Console()
-err = Console(stderr=True)
+# Names, reasons and errors come from peers and files: nothing in them is markup.
+out = Console(markup=False, highlight=False)
+err = Console(stderr=True, markup=False, highlight=False)
 
 
 class Format(str, enum.Enum):
@@ -44,5 +48,8 @@ def print_json(value: Any) -> None:
 
 
 def run(work: Callable[[], Awaitable[T]]) -> T:
-    """Run a coroutine to its end."""
-    return anyio.run(work)
+    """Run a coroutine to its end; an error comes out as itself."""
+    try:
+        return anyio.run(work)
+    except BaseExceptionGroup as group:
+        raise first_error(group) from None

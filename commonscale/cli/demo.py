@@ -122,23 +122,19 @@ def _print(summary: dict[str, Any], job: Job) -> None:
         for name, key in (("mean", "mean"), ("sd", "scale")):
             table.add_row(column if key == "mean" else "", name, *(f"{part[key][index]:.4g}" for part in parts))
     sizes = ", ".join(f"{site} {rows}" for site, rows in summary["rows"].items())
-    out.print(f"Four hospitals with {sizes} rows: alone, pooled (not allowed), and together.", highlight=False)
+    out.print(f"Four hospitals with {sizes} rows: alone, pooled (not allowed), and together.")
     out.print(table)
-    out.print(f"… and {len(summary['columns']) - SHOWN} more columns.", highlight=False)
+    out.print(f"… and {len(summary['columns']) - SHOWN} more columns.")
     out.print(
-        f"Largest relative error against pooled scikit-learn: [bold]{summary['max_rel_error']:.1e}[/bold]; "
+        f"Largest relative error against pooled scikit-learn: {summary['max_rel_error']:.1e}; "
         f"the same at all sites: {'yes' if summary['same_at_all_sites'] else 'NO'}.",
-        highlight=False,
     )
     up = max(summary["bytes_sent"].values())
-    out.print(
-        f"{summary['rounds']} rounds, {up:,} bytes sent by a hospital, {summary['seconds']:.2f} s.", highlight=False
-    )
+    out.print(f"{summary['rounds']} rounds, {up:,} bytes sent by a hospital, {summary['seconds']:.2f} s.")
     out.print(disclosure_table(summary["disclosures"]))
     out.print(
         "No hospital's own count, mean or variance left it: what it sent was masked with keys that only the "
         "hospitals share.",
-        highlight=False,
     )
     if job.state != "done" or not summary["same_at_all_sites"] or summary["max_rel_error"] > 1e-9:
         raise typer.Exit(1)

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.table import Table
+from rich.text import Text
 
 from commonscale import config
 from commonscale.cli.console import Format, FormatOption, out, print_json, run
@@ -51,13 +52,10 @@ def doctor(
         print_json([asdict(finding) for finding in findings])
     else:
         table = Table("check", "", "finding", "what to do")
-        marks = {
-            "ok": "[green]ok[/green]",
-            "warning": "[yellow]warning[/yellow]",
-            "failing": "[red]failing[/red]",
-        }
+        colours = {"ok": "green", "warning": "yellow", "failing": "red"}
         for finding in findings:
-            table.add_row(finding.check, marks[finding.status], finding.what, finding.remedy)
+            mark = Text(finding.status, style=colours[finding.status])
+            table.add_row(finding.check, mark, finding.what, finding.remedy)
         out.print(table)
     if any(finding.status == "failing" for finding in findings):
         raise typer.Exit(1)

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from commonscale import config
 from commonscale.cli.console import AnalystOption, Format, FormatOption, err, out, print_json, run
-from commonscale.client import Client, Job
+from commonscale.client import Client, Job, new_job_id
 from commonscale.config import AnalystConfig
 from commonscale.pipeline import Pipeline
 from commonscale.protocols.secure_sum import WAYS
@@ -25,20 +25,23 @@ def submit(
     pipeline_path: Annotated[Path, typer.Argument(help="The pipeline file (TOML).")],
     config_path: AnalystOption,
     wait: Annotated[bool, typer.Option(help="Stay until the job has ended.")] = True,
+    job_id: Annotated[
+        str | None, typer.Option(help="A name of your own; submitting it again finds the same job.")
+    ] = None,
     output: FormatOption = Format.TEXT,
 ) -> None:
     """Submit a pipeline and watch it to its end."""
     pipeline = Pipeline.from_toml(pipeline_path)
     for warning in {WAYS[step.sums].warning for step in pipeline.steps} - {""}:
-        err.print(f"[yellow]warning:[/yellow] {warning}", highlight=False)
+        err.print(f"warning: {warning}", style="yellow")
+
+    chosen = job_id or new_job_id(pipeline)
+    err.print(f"job {chosen}")
 
     async def work() -> Job:
         async with _client(config_path) as client:
-            job = await client.submit(pipeline)
-            if not wait:
-                return job
-            err.print(f"job {job.id}")
-            return await _follow(client, job.id)
+            job = await client.submit(pipeline, chosen)
+            return await _follow(client, job.id) if wait else job
 
     job = run(work)
     _show(job, output)
@@ -159,7 +162,7 @@ def _show(job: Job, output: Format) -> None:
         return
     out.print(f"job {job.id}: {job.state}" + (f" in {job.seconds:.2f} s" if job.ended else ""))
     if job.wire.error:
-        out.print(job.wire.error, soft_wrap=True, highlight=False)
+        out.print(job.wire.error, soft_wrap=True)
     if job.state == "done" and job.wire.result_json:
         for number, step in enumerate(job.result):
             out.print(_step_table(number, step))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
@@ -14,8 +14,11 @@ from commonscale import audit as audit_log
 from commonscale import config
 from commonscale.cli.console import Format, FormatOption, ParticipantOption, err, out, print_json
 from commonscale.config import DataSource, ParticipantConfig
-from commonscale.errors import ConfigError
+from commonscale.errors import BadMessage, ConfigError
 from commonscale.pipeline import Pipeline
+
+if TYPE_CHECKING:
+    from participant.journal import SiteJob
 
 approvals = typer.Typer(no_args_is_help=True)
 audit = typer.Typer(no_args_is_help=True)
@@ -30,28 +33,30 @@ def list_approvals(config_path: ParticipantOption, output: FormatOption = Format
     from participant.journal import SiteJobs
 
     jobs = SiteJobs(open_database(config.load(ParticipantConfig, config_path))).all()
-    jobs.sort(key=lambda job: job.approval != "pending")
-    rows = []
-    for job in jobs:
-        steps = Pipeline.from_bytes(job.spec).steps
-        asks = "; ".join(f"{step.transform} ({step.sums}) of {', '.join(step.columns)}" for step in steps)
-        rows.append(
-            {
-                "job": job.id,
-                "analyst": job.analyst,
-                "asks": asks,
-                "approval": job.approval,
-                "state": job.state,
-                "error": job.error,
-            }
-        )
+    rows = sorted(map(_approval_row, jobs), key=lambda row: not row["waiting"])
     if output is Format.JSON:
         print_json(rows)
         return
-    table = Table("job", "analyst", "asks for", "approval", "state")
+    table = Table("job", "analyst", "with sites", "data set", "asks for", "approval", "state")
     for row in rows:
-        table.add_row(row["job"], row["analyst"], row["asks"], row["approval"] or "automatic", row["state"])
+        decided = "waits for you" if row["waiting"] else row["approval"] or "automatic"
+        sites = ", ".join(row["sites"])
+        table.add_row(row["job"], row["analyst"], sites, row["dataset"], row["asks"], decided, row["state"])
     out.print(table)
+
+
+def _approval_row(job: SiteJob) -> dict[str, Any]:
+    """What a person needs to know to decide: who asks for what, and together with whom."""
+    row: dict[str, Any] = {
+        "job": job.id, "analyst": job.analyst, "approval": job.approval, "state": job.state, "error": job.error,
+        "waiting": job.approval == "pending" and job.state == "open", "sites": [], "dataset": "",
+    }  # fmt: skip
+    try:
+        pipeline = Pipeline.from_bytes(job.spec)
+    except BadMessage as error:
+        return {**row, "asks": f"unreadable: {error}"}
+    asks = "; ".join(f"{step.transform} ({step.sums}) of {', '.join(step.columns)}" for step in pipeline.steps)
+    return {**row, "sites": pipeline.sites, "dataset": pipeline.dataset, "asks": asks}
 
 
 @approvals.command()
@@ -76,7 +81,7 @@ def _decide(config_path: Path, job_id: str, decision: str, reason: str) -> None:
 
     jobs = SiteJobs(open_database(config.load(ParticipantConfig, config_path)))
     job = jobs.get(job_id)
-    if job.approval != "pending":
+    if job.approval != "pending" or job.state != "open":
         raise ConfigError(f"Job {job_id} does not wait for approval ({job.approval or 'automatic'}, {job.state}).")
     jobs.set_approval(job_id, decision, reason)
     out.print(f"{job_id}: {decision}. The daemon acts on it within a second.")
@@ -91,7 +96,7 @@ def show_audit(
     """What has left this site, and what was revealed; checks the chain of hashes first."""
     entries = audit_log.verify(_audit_path(config_path))
     if output is Format.JSON:
-        print_json(entries)
+        print_json(entries[-last:])
         return
     table = Table("#", "at", "what", "run", "message", "to", "bytes")
     for entry in entries[-last:]:

@@ -33,6 +33,7 @@ from commonscale.errors import (
 )
 from commonscale.identity import Authority, Identity, Role
 from commonscale.protocols import agreement
+from commonscale.results import plain_text
 from commonscale.seal import Envelope, JobKeys, Member
 from commonscale.slot import HUB, Slot
 from commonscale.v1.protocols_pb2 import (
@@ -91,7 +92,9 @@ async def coordinator(ch: Channel) -> None:
     # 1. Everyone's answer.
     signed = await ch.gather(Signed)
     answers = {site: parse(Answer, s.body, ch.slot(Signed, site, HUB)) for site, s in signed.items()}
-    refusals = {site: a.refusal.reason for site, a in answers.items() if a.WhichOneof("verdict") == "refusal"}
+    refusals = {
+        site: plain_text(a.refusal.reason) for site, a in answers.items() if a.WhichOneof("verdict") == "refusal"
+    }
     if refusals:
         raise Refused(" ".join(f"{site} refused: {reason}" for site, reason in refusals.items()))
     # 2. The roster, once the schemas agree.

@@ -1,6 +1,6 @@
 """Secure sums: everyone learns the sum of the sites' vectors, nobody learns an addend.
 
-Three ways to add, one interface. `vector` holds numbers in the fixed point of crypto.ring; the sum is exact.
+Three ways to add, one interface. Numbers stand in the fixed point of crypto.ring, in which sums are exact.
 
 **masks** (default), pairwise masks:
 1. Each site adds to its vector a mask shared with each site after it and subtracts one shared with each
@@ -15,6 +15,9 @@ Preserving Tabular Data Transformation in FL":
 
 **sac-proportional**: `shares` with the paper's formula 6 for the parts, x · r_i / sum(r).
 
+Floats are spread over their last digit (± half an ulp) when they are encoded: otherwise the digits of the exact total
+below the last digit of the largest addend would be those of the smaller sites alone. Counts stay exact.
+
 All end alike: the coordinator sends the total to all sites, and they agree that it is the same everywhere.
 
 Differs from the paper: shares are uniformly random modulo 2^256 instead of proportional (a proportional part
@@ -27,6 +30,7 @@ zeros and the rough size of every other site's numbers.
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 from functools import partial
@@ -50,8 +54,8 @@ class SecureSum(Protocol):
     name: str
     warning: str
 
-    async def party(self, ch: Channel, vector: ring.Vector) -> ring.Vector:
-        """Contribute a vector; returns the total, the same at all sites."""
+    async def party(self, ch: Channel, length: int, encode: Callable[[], ring.Vector]) -> ring.Vector:
+        """Contribute a vector, encoded at most once; returns the total, the same at all sites."""
 
     async def coordinator(self, ch: Channel, length: int) -> ring.Vector:
         """Add up what cannot be read; returns the total."""
@@ -63,18 +67,18 @@ class Masks:
     name = "masks"
     warning = ""
 
-    async def party(self, ch: Channel, vector: ring.Vector) -> ring.Vector:
+    async def party(self, ch: Channel, length: int, encode: Callable[[], ring.Vector]) -> ring.Vector:
         """Role of a site."""
         assert ch.envelope is not None
         pair_keys = ch.envelope.pair_keys()
         context = ch.slot(wire.MaskedVector, "", HUB).context()
 
         async def masked() -> wire.MaskedVector:
-            return wire.MaskedVector(vector=_wire(await offload(masks.apply, vector, ch.me, pair_keys, context)))
+            return wire.MaskedVector(vector=_wire(await offload(masks.apply, encode(), ch.me, pair_keys, context)))
 
         # 1. Send my masked vector: made once for this run and scope.
         await ch.send(HUB, wire.MaskedVector, masked)
-        return await _agreed_total(ch, len(vector))
+        return await _agreed_total(ch, length)
 
     async def coordinator(self, ch: Channel, length: int) -> ring.Vector:
         """Role of the coordinator."""
@@ -90,18 +94,18 @@ class Exchange:
         self.warning = warning
         self._split = split
 
-    async def party(self, ch: Channel, vector: ring.Vector) -> ring.Vector:
+    async def party(self, ch: Channel, length: int, encode: Callable[[], ring.Vector]) -> ring.Vector:
         """Role of a site."""
         # 1. Split once: all shares are stored together before the first is sent.
-        stored = await ch.keep("Shares", lambda: self._split_to_bytes(vector, len(ch.parties)))
+        stored = await ch.keep("Shares", lambda: self._split_to_bytes(encode(), len(ch.parties)))
         parts = dict(zip(ch.parties, np.array_split(ring.from_bytes(stored), len(ch.parties)), strict=True))
         others = [party for party in ch.parties if party != ch.me]
         await ch.scatter(wire.Share, {to: partial(_share, parts[to]) for to in others})
         # 2. Add what I hold.
         received = await ch.gather(wire.Share)
-        held = [parts[ch.me], *(_vector(ch, site, m, len(vector)) for site, m in received.items())]
+        held = [parts[ch.me], *(_vector(ch, site, m, length) for site, m in received.items())]
         await ch.send(HUB, wire.PartialSum, lambda: wire.PartialSum(vector=_wire(ring.add_all(held))))
-        return await _agreed_total(ch, len(vector))
+        return await _agreed_total(ch, length)
 
     async def coordinator(self, ch: Channel, length: int) -> ring.Vector:
         """Role of the coordinator."""
@@ -167,17 +171,20 @@ WAYS: dict[str, SecureSum] = {
 
 
 async def party(ch: Channel, way: SecureSum, names: Sequence[str], values: Sequence[float]) -> list[Fraction]:
-    """Contribute numbers called `names`; returns the exact sums over all sites."""
+    """Contribute numbers called `names`; returns the sums over all sites. Integers are added exactly."""
     if len(ch.parties) < MIN_SITES:
         raise TooFewSites(f"{len(ch.parties)} sites are too few: a sum needs at least {MIN_SITES}.")
-    try:
-        vector = ring.encode(values, addends=len(ch.parties))
-    except ring.FixedPointOverflowError as error:
-        raise Overflow(
-            f"{ch.me}: the {names[error.index]} is too large to be added securely (over 1e38 in all).",
-            "Rescale that column at every site; nothing was sent.",
-        ) from None
-    return ring.decode(await way.party(ch, vector))
+
+    def encode() -> ring.Vector:
+        try:
+            return ring.encode(values, addends=len(ch.parties), random_below=secrets.randbelow)
+        except ring.FixedPointOverflowError as error:
+            raise Overflow(
+                f"{ch.me}: the {names[error.index]} is too large to be added securely (over 1e38 in all).",
+                "Rescale that column at every site; nothing was sent.",
+            ) from None
+
+    return ring.decode(await way.party(ch, len(values), encode))
 
 
 async def coordinator(ch: Channel, way: SecureSum, length: int) -> list[Fraction]:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import resource
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -16,6 +19,7 @@ from commonscale.errors import BadMessage, Equivocation, StoreUnavailable
 from commonscale.identity import Identity, Role
 from commonscale.pipeline import Pipeline
 from commonscale.pki import CertificateAuthority, request
+from commonscale.results import plain_text
 from commonscale.slot import HUB, Slot
 from coordinator.daemon import MIGRATIONS
 from coordinator.jobstore import JobRecord, JobStore
@@ -164,6 +168,81 @@ def test_a_job_is_forgotten_with_its_files(slots: SlotStore, tmp_path: Path) -> 
     assert not list((tmp_path / "blobs").iterdir())
 
 
+@contextmanager
+def small_disk(limit_bytes: int) -> Iterator[None]:
+    """Files of this process cannot grow beyond a limit, as if the disk were full."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit_bytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_full_disk_acknowledges_nothing(slots: SlotStore, tmp_path: Path) -> None:
+    """A payload that was written in part does not count; when there is room again, it does."""
+    large = payload(3 << 20)
+    with small_disk(2 << 20), pytest.raises(StoreUnavailable, match="takes no more"):
+        slots.put(SLOT, large)
+    assert slots.find(SLOT) is None
+    assert not list((tmp_path / "blobs").iterdir())
+    slots.put(SLOT, large)
+    stored = slots.find(SLOT)
+    assert stored is not None
+    assert stored.read() == large
+
+
+def test_a_call_that_is_cut_off_does_not_take_the_file_from_under_its_commit(
+    slots: SlotStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Closing waits for the thread that commits; what counts then has its file."""
+    large = payload(INLINE_BYTES * 2)
+    upload = slots.upload(SLOT, len(large))
+    upload.write(large)
+    entered, go_on = threading.Event(), threading.Event()
+    real = os.fsync
+
+    def slow(handle: int) -> None:
+        entered.set()
+        go_on.wait(5)
+        real(handle)
+
+    monkeypatch.setattr(os, "fsync", slow)
+    committing = threading.Thread(target=upload.commit, args=(upload.sha256(),))
+    closing = threading.Thread(target=upload.close)
+    committing.start()
+    entered.wait(5)
+    closing.start()
+    go_on.set()
+    committing.join()
+    closing.join()
+    stored = slots.find(SLOT)
+    assert stored is not None
+    assert stored.read() == large
+
+
+def test_a_delivery_that_was_given_up_does_not_count_later(slots: SlotStore) -> None:
+    """A commit that comes after the end of its call is refused."""
+    large = payload(INLINE_BYTES * 2)
+    upload = slots.upload(SLOT, len(large))
+    upload.write(large)
+    upload.close()
+    with pytest.raises(StoreUnavailable, match="given up"):
+        upload.commit(upload.sha256())
+    assert slots.find(SLOT) is None
+
+
+def test_a_lost_file_is_replaced_by_the_same_bytes(slots: SlotStore, tmp_path: Path) -> None:
+    """A repeated delivery mends it."""
+    large = payload(INLINE_BYTES * 2)
+    slots.put(SLOT, large)
+    next((tmp_path / "blobs").iterdir()).unlink()
+    slots.put(SLOT, large)
+    stored = slots.find(SLOT)
+    assert stored is not None
+    assert stored.read() == large
+
+
 def record(job_id: str = "job-1", name: str = "n") -> JobRecord:
     spec = Pipeline.model_validate({"name": name, "sites": ["a", "b", "c"], "steps": [{"columns": ["x"]}]}).to_bytes()
     return JobRecord(job_id, spec, "analyst", "inviting", 1000, 2000)
@@ -184,6 +263,14 @@ def test_an_ended_job_stays_as_it_ended(jobs: JobStore) -> None:
     assert jobs.update(job, state="failed", ended_at_ms=1600, error="late") == done
     assert jobs.open_jobs() == []
     assert jobs.ended_before(1501) == ["job-1"]
+
+
+def test_a_peers_words_always_fit(jobs: JobStore) -> None:
+    """A zero byte, which PostgreSQL refuses, and an endless text are made plain before they are stored."""
+    error = plain_text("bad\0text\x1b[31m" + "x" * 100_000)
+    assert "\0" not in error
+    assert len(error) == 1000
+    assert jobs.update(jobs.create(record()), state="failed", ended_at_ms=1, error=error).error == error
 
 
 def test_open_jobs_are_what_a_restart_finds(jobs: JobStore) -> None:

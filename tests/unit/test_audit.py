@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import resource
 from pathlib import Path
 
 import pytest
 
 from commonscale.audit import AuditLog, verify
-from commonscale.errors import ConfigError
+from commonscale.errors import ConfigError, StoreUnavailable
 
 
 @pytest.fixture
@@ -62,3 +63,18 @@ def test_a_line_torn_by_a_crash_is_dropped(path: Path) -> None:
     log.close()
     assert json.loads(path.read_text().splitlines()[5])["bytes"] == 6
     assert len(verify(path)) == 6
+
+
+def test_a_full_disk_leaves_whole_lines(path: Path) -> None:
+    """The append fails, so the message is not sent; the log goes on when there is room."""
+    log = AuditLog(path)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 30, hard))
+    try:
+        with pytest.raises(StoreUnavailable, match="audit log takes no more"):
+            log.append("sent", run="job", bytes=1)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    log.append("sent", run="job", bytes=2)
+    log.close()
+    assert [entry["bytes"] for entry in verify(path)] == [0, 1, 2, 3, 4, 2]

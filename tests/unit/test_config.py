@@ -11,6 +11,7 @@ from commonscale.cli.doctor import load_any
 from commonscale.config import CoordinatorConfig, ParticipantConfig
 from commonscale.errors import BadMessage, ConfigError
 from commonscale.pipeline import Pipeline
+from commonscale.slot import JOB_ID_PATTERN
 from commonscale.v1 import jobs_pb2
 
 SAMPLES = Path(__file__).parents[2] / "deploy" / "config"
@@ -50,6 +51,19 @@ def test_an_unknown_key_in_a_table_is_named(tmp_path: Path) -> None:
     text = "coordinator = 'x:1'\n" + TLS + "[data.main]\npath = 'x.csv'\n[policy]\nmin_row = 3\n"
     with pytest.raises(ConfigError, match=r"'policy.min_row'.*min_rows"):
         config.load(ParticipantConfig, write(tmp_path / "p.toml", text))
+
+
+def test_an_unknown_key_of_a_data_source_is_named(tmp_path: Path) -> None:
+    """With the keys of a data source, not of the file."""
+    text = "coordinator = 'x:1'\n" + TLS + "[data.main]\npth = 'x.csv'\n"
+    with pytest.raises(ConfigError, match=r"unknown key 'data.main.pth'; known keys here: missing, path"):
+        config.load(ParticipantConfig, write(tmp_path / "p.toml", text))
+
+
+@pytest.mark.parametrize("job_id", ["../../etc/x", "a/b", "", "-a", "A", "a" * 101, "a\0"])
+def test_a_job_id_is_no_path(job_id: str) -> None:
+    """A site keeps its results under it."""
+    assert JOB_ID_PATTERN.fullmatch(job_id) is None
 
 
 def test_paths_are_meant_beside_the_file(tmp_path: Path) -> None:

@@ -120,3 +120,11 @@ def test_a_broken_key_file_shows_nothing_of_itself(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         load_key(path)
     assert "SECRET" not in str(caught.value)
+
+
+def test_a_name_has_one_role(ca: CertificateAuthority) -> None:
+    """An aggregator called like a site could write into that site's slots."""
+    certificate(ca)
+    with pytest.raises(NotAllowed, match="'north' was given to a site"):
+        certificate(ca, Identity(Role.AGGREGATOR, "north"))
+    certificate(ca)

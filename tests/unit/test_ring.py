@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import secrets
 from fractions import Fraction
 
 import numpy as np
@@ -83,3 +85,25 @@ def test_golden_bytes() -> None:
     assert one_and_a_half == "00" * 15 + "80" + "01" + "00" * 15
     assert minus_one == "00" * 16 + "ff" * 16
     assert ring.encode([1.5], addends=1).dtype == np.uint64
+
+
+def test_the_total_does_not_show_the_last_digits_of_the_smallest_addend() -> None:
+    """Floats are spread over their last digit: below the largest addend's, the total is random."""
+    numbers = [[52_000_000.123], [0.3731], [61_000_000.456]]
+    step = Fraction(math.ulp(numbers[2][0]))
+
+    def rest(random_below: ring.RandomBelow | None) -> float:
+        parts = [ring.encode(number, addends=3, random_below=random_below) for number in numbers]
+        return float(ring.decode(ring.add_all(parts))[0] % step / step)
+
+    assert len({rest(None) for _ in range(20)}) == 1, "exact sums leave the small addend's digits in view"
+    spread = sorted(rest(secrets.randbelow) for _ in range(400))
+    assert max(abs(value - index / 400) for index, value in enumerate(spread)) < 0.12, "uniform (Kolmogorov-Smirnov)"
+
+
+def test_counts_stay_exact_and_floats_nearly() -> None:
+    """The spread is half of the last digit at most; integers have none."""
+    for value in (1234567.0, 0.1, -3e20, 5e-324, 0.0):
+        count, number = ring.decode(ring.encode([10**9, value], addends=3, random_below=secrets.randbelow))
+        assert count == 10**9
+        assert abs(number - Fraction(value)) <= Fraction(math.ulp(value)) / 2 + Fraction(1, 2**128)
