@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import typer
 from rich.table import Table
@@ -17,6 +18,8 @@ from commonscale.pipeline import Pipeline
 from commonscale.protocols.secure_sum import WAYS
 
 app = typer.Typer(no_args_is_help=True)
+
+T = TypeVar("T")
 
 JobArgument = Annotated[str, typer.Argument(help="The job's id.")]
 
@@ -38,12 +41,11 @@ def submit(
     chosen = job_id or new_job_id(pipeline)
     err.print(f"job {chosen}")
 
-    async def work() -> Job:
-        async with _client(config_path) as client:
-            job = await client.submit(pipeline, chosen)
-            return await _follow(client, job.id) if wait else job
+    async def work(client: Client) -> Job:
+        job = await client.submit(pipeline, chosen)
+        return await _follow(client, job.id) if wait else job
 
-    job = run(work)
+    job = _ask(config_path, work)
     _show(job, output)
     if wait:
         _ = job.result  # a job that did not end well raises here and gives the exit code
@@ -56,12 +58,7 @@ def list_jobs(
     output: FormatOption = Format.TEXT,
 ) -> None:
     """The newest jobs."""
-
-    async def work() -> list[Job]:
-        async with _client(config_path) as client:
-            return await client.list(limit)
-
-    jobs = run(work)
+    jobs = _ask(config_path, lambda client: client.list(limit))
     if output is Format.JSON:
         print_json([job.to_dict() for job in jobs])
         return
@@ -83,23 +80,13 @@ def list_jobs(
 @app.command()
 def show(job_id: JobArgument, config_path: AnalystOption, output: FormatOption = Format.TEXT) -> None:
     """A job with its result."""
-
-    async def work() -> Job:
-        async with _client(config_path) as client:
-            return await client.get(job_id)
-
-    _show(run(work), output)
+    _show(_ask(config_path, lambda client: client.get(job_id)), output)
 
 
 @app.command()
 def watch(job_id: JobArgument, config_path: AnalystOption, output: FormatOption = Format.TEXT) -> None:
     """Follow a job to its end."""
-
-    async def work() -> Job:
-        async with _client(config_path) as client:
-            return await _follow(client, job_id)
-
-    job = run(work)
+    job = _ask(config_path, lambda client: _follow(client, job_id))
     _show(job, output)
     _ = job.result
 
@@ -107,23 +94,13 @@ def watch(job_id: JobArgument, config_path: AnalystOption, output: FormatOption 
 @app.command()
 def cancel(job_id: JobArgument, config_path: AnalystOption, output: FormatOption = Format.TEXT) -> None:
     """End a job for everyone."""
-
-    async def work() -> Job:
-        async with _client(config_path) as client:
-            return await client.cancel(job_id)
-
-    _show(run(work), output)
+    _show(_ask(config_path, lambda client: client.cancel(job_id)), output)
 
 
 @app.command()
 def report(job_id: JobArgument, config_path: AnalystOption, output: FormatOption = Format.TEXT) -> None:
     """The disclosure report: what the job revealed, to whom, by which protocol."""
-
-    async def work() -> Job:
-        async with _client(config_path) as client:
-            return await client.get(job_id)
-
-    job = run(work)
+    job = _ask(config_path, lambda client: client.get(job_id))
     if output is Format.JSON:
         print_json({"job": job.id, "state": job.state, "revealed": job.disclosures})
         return
@@ -141,8 +118,14 @@ def disclosure_table(disclosures: list[dict[str, Any]]) -> Table:
     return table
 
 
-def _client(path: Path) -> Client:
-    return Client(config.load(AnalystConfig, path))
+def _ask(path: Path, question: Callable[[Client], Awaitable[T]]) -> T:
+    """Ask the coordinator something, with an analyst's configuration."""
+
+    async def work() -> T:
+        async with Client(config.load(AnalystConfig, path)) as client:
+            return await question(client)
+
+    return run(work)
 
 
 async def _follow(client: Client, job_id: str) -> Job:
