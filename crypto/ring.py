@@ -44,14 +44,21 @@ def encode(values: Sequence[float], *, addends: int, random_below: RandomBelow |
     for index, value in enumerate(values):
         if not math.isfinite(value):
             raise FixedPointOverflowError(index)
-        scaled = round(Fraction(value) * (1 << FRACTION_BITS))
+        scaled = _scale(value)
         if random_below is not None and isinstance(value, float):
-            half_ulp = int(Fraction(math.ulp(value)) * (1 << (FRACTION_BITS - 1)))
+            half_ulp = _scale(math.ulp(value)) >> 1
             scaled += random_below(2 * half_ulp + 1) - half_ulp
         if abs(scaled) >= bound:
             raise FixedPointOverflowError(index)
         encoded += scaled.to_bytes(ELEMENT_BYTES, "little", signed=True)
     return from_bytes(bytes(encoded))
+
+
+def _scale(value: float) -> int:
+    """rint(value · 2^128), halves away from zero."""
+    numerator, denominator = value.as_integer_ratio()
+    magnitude = ((abs(numerator) << (FRACTION_BITS + 1)) // denominator + 1) >> 1
+    return magnitude if numerator >= 0 else -magnitude
 
 
 def decode(vector: Vector) -> list[Fraction]:
