@@ -2,10 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sys
+from typing import TextIO, cast
 
 import structlog
+
+
+class _Stderr:
+    """Standard error, as far as it can be written: a full disk behind it must not end a job."""
+
+    def write(self, text: str) -> None:
+        """Write or let go."""
+        with contextlib.suppress(OSError):
+            sys.stderr.write(text)
+
+    def flush(self) -> None:
+        """Flush or let go."""
+        with contextlib.suppress(OSError):
+            sys.stderr.flush()
 
 
 def configure(*, verbose: bool = False) -> None:
@@ -21,6 +37,6 @@ def configure(*, verbose: bool = False) -> None:
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.DEBUG if verbose else logging.INFO),
-        logger_factory=structlog.WriteLoggerFactory(sys.stderr),
+        logger_factory=structlog.WriteLoggerFactory(cast(TextIO, _Stderr())),
         cache_logger_on_first_use=True,
     )

@@ -18,7 +18,7 @@ from commonscale.concurrency import offload
 from commonscale.config import ParticipantConfig
 from commonscale.daemon import settle, until_signal, write_ready
 from commonscale.database import Database
-from commonscale.errors import BadMessage, CommonscaleError, ConfigError
+from commonscale.errors import BadMessage, CommonscaleError, ConfigError, TransientError
 from commonscale.files import lock_file, private_directory, replace_file
 from commonscale.identity import Authority, Role, load_certificate, load_key
 from commonscale.link import Backoff, Link, RelayMailbox
@@ -188,6 +188,9 @@ class Participant:
                 invitation.analyst,
                 invitation.deadline_at_ms,
             )
+        except TransientError:
+            # Ends the session; the next one brings the invitation again.
+            raise
         except CommonscaleError as error:
             log.warning("invitation ignored", job=invitation.job_id, why=str(error))
             return

@@ -31,6 +31,7 @@ from commonscale.errors import (
     RunOver,
     SiteFailed,
     StateLost,
+    TransientError,
     UnknownJob,
 )
 from commonscale.files import replace_file
@@ -50,6 +51,7 @@ from participant.journal import Journal, SiteJob, SiteJobs
 log = structlog.get_logger()
 
 APPROVAL_POLL_S = 0.5
+RETRY_S = 1.0
 # After a job's deadline the coordinator has the word; a site waits this much longer to hear it.
 DEADLINE_GRACE_S = 30.0
 
@@ -119,9 +121,19 @@ async def _in_time(site: Site, job: SiteJob, ch: Channel) -> list[steps.Fitted]:
     left_s = pipeline.deadline_s + DEADLINE_GRACE_S - (time.time() - job.received_at_ms / 1000)
     try:
         with anyio.fail_after(max(left_s, 1.0)):
-            return await _take_part(site, job, pipeline, replace(ch, parties=tuple(pipeline.sites)))
+            return await _patiently(site, job, pipeline, replace(ch, parties=tuple(pipeline.sites)))
     except TimeoutError:
         raise DeadlineMissed(f"{site.name} did not hear of the job's end in time.") from None
+
+
+async def _patiently(site: Site, job: SiteJob, pipeline: Pipeline, ch: Channel) -> list[steps.Fitted]:
+    """While this site's disk takes nothing, the job waits; running it again makes nothing twice."""
+    while True:
+        try:
+            return await _take_part(site, job, pipeline, ch)
+        except TransientError as error:
+            log.warning("job waits", job=job.id, why=str(error))
+            await anyio.sleep(RETRY_S)
 
 
 async def _take_part(site: Site, job: SiteJob, pipeline: Pipeline, ch: Channel) -> list[steps.Fitted]:

@@ -4,16 +4,10 @@ from __future__ import annotations
 
 import json
 import shutil
-import time
 from pathlib import Path
 
-import pytest
-
-from commonscale.client import Client
 from commonscale.identity import fingerprint, load_certificate
 from commonscale.localnet import LocalFederation
-from commonscale.pipeline import Pipeline
-from tests.e2e.conftest import GOOD, job, run
 from tests.e2e.test_jobs import command
 
 
@@ -58,48 +52,3 @@ def test_doctor_finds_what_is_wrong_and_says_what_to_do(federation: LocalFederat
     assert "chmod 600" in failing["private key"]["remedy"]
     assert "cannot be reached" in failing["coordinator"]["what"]
     assert "configuration" in failing["data main"]["remedy"]
-
-
-def test_a_site_that_lost_its_state_ends_the_job_instead_of_making_a_second_share(federation: LocalFederation) -> None:
-    """The error names the site and says to submit again; the next job runs."""
-
-    async def start() -> str:
-        async with Client(federation.analyst()) as client:
-            return (await client.submit(Pipeline.model_validate(job([*GOOD, "manual"], ["age"])))).id
-
-    job_id = run(start)
-    site = federation.participants["a"]
-    stop = time.monotonic() + 20
-    while f'"run": "{job_id}", "kind": "Signed"' not in (federation.directory / "a/state/audit.jsonl").read_text():
-        assert time.monotonic() < stop
-        time.sleep(0.05)
-    time.sleep(0.5)
-    site.kill()
-    for path in (federation.directory / "a" / "state").glob("participant.db*"):
-        path.unlink()
-    site.start()
-
-    async def wait() -> str:
-        async with Client(federation.analyst()) as client:
-            ended = await client.wait(job_id)
-            again = await client.submit(Pipeline.model_validate(job(GOOD, ["age"])))
-            assert (await client.wait(again.id)).state == "done"
-            return ended.wire.error
-
-    assert "a failed with StateLost: a no longer has the secrets" in run(wait)
-
-
-@pytest.mark.parametrize("site", ["b"])
-def test_a_broken_audit_log_stops_the_daemon_with_a_sentence(federation: LocalFederation, site: str) -> None:
-    """Nothing leaves that could not be written down."""
-    process = federation.participants[site]
-    process.stop()
-    path = federation.directory / site / "state" / "audit.jsonl"
-    whole = path.read_text()
-    path.write_text(whole.replace('"what": "sent"', '"what": "spent"', 1))
-    try:
-        config = str(federation.directory / site / "participant.toml")
-        assert "is broken at line 1" in command("participant", "--config", config, expect=2)
-    finally:
-        path.write_text(whole)
-        process.start()
