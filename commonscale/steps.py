@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,31 +40,21 @@ async def coordinator(ch: Channel, step: ZScoreStep) -> Fitted:
     return Fitted(await zscore.coordinator(ch, step.columns, way, one_round=step.rounds == "one"))
 
 
-def disclosures(pipeline: Pipeline) -> list[dict[str, Any]]:
-    """What the job reveals when it runs to its end, to whom, and by which protocol."""
+def disclosures(pipeline: Pipeline, was_sent: Callable[[int, str], bool]) -> list[dict[str, Any]]:
+    """What a job has revealed, to whom, and by which protocol: from the messages that were really sent to all."""
     everyone = ["coordinator", "analyst", *pipeline.sites]
     report: list[dict[str, Any]] = [
         {
             "protocol": "admission",
-            "what": "names and types of the requested columns, and each site's verdict",
+            "what": "each site's verdict, and names and types of the requested columns where it accepted",
             "to": everyone,
         }
     ]
     for number, step in enumerate(pipeline.steps):
-        way = secure_sum.WAYS[step.sums]
-        report += [
-            {
-                "step": number,
-                "protocol": f"zscore/{step.sums}",
-                "what": what,
-                "to": everyone,
-                "columns": step.columns,
-            }
-            for what in zscore.REVEALS
-        ]
-        if way.warning:
-            report.append(
-                {"step": number, "protocol": f"zscore/{step.sums}", "what": way.warning, "to": pipeline.sites,
-                 "columns": step.columns}
-            )  # fmt: skip
+        entry = {"step": number, "protocol": f"zscore/{step.sums}", "columns": step.columns}
+        for kind, what in zscore.reveals(step.rounds == "one").items():
+            if was_sent(number, kind):
+                report.append({**entry, "what": what, "to": everyone})
+        if (warning := secure_sum.WAYS[step.sums].warning) and was_sent(number, "mean.Total"):
+            report.append({**entry, "what": warning, "to": pipeline.sites})
     return report

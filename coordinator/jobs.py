@@ -10,10 +10,10 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import anyio
 import anyio.abc
@@ -43,6 +43,8 @@ from coordinator.jobstore import JobRecord, JobStore, now_ms
 from coordinator.relay import Mailroom
 
 log = structlog.get_logger()
+
+T = TypeVar("T")
 
 STORE_RETRY_S = 1.0
 REPLAY_S = 2.0
@@ -216,8 +218,7 @@ class Jobs:
             return "refused", {"error": str(error)}
         except CommonscaleError as error:
             return "failed", {"error": str(error)}
-        report = {"job": live.record.id, "revealed": steps.disclosures(live.record.pipeline)}
-        return "done", {"result_json": canonical_json(results), "disclosure_json": json.dumps(report)}
+        return "done", {"result_json": canonical_json(results)}
 
     async def _run_patiently(self, live: LiveJob) -> list[dict[str, Any]]:
         """While the database or its disk is out, the job waits."""
@@ -275,7 +276,7 @@ class Jobs:
         )
 
     async def _end(self, record: JobRecord, state: str, **fields: str) -> None:
-        final = await self._store_end(record, state, fields)
+        final = await self._store_end(record, state, {**fields, "disclosure_json": await self._disclosures(record)})
         # Whoever takes the job out of the list does the rest: it may end in two ways at once.
         live = self._live.pop(record.id, None)
         if live is None:
@@ -291,13 +292,23 @@ class Jobs:
         if state == "cancelled":
             live.scope.cancel()
 
+    async def _disclosures(self, record: JobRecord) -> str:
+        """The report of what a job has revealed, however it ended."""
+        slots = await self._patiently(partial(self._room.store.slots_of, record.id))
+        sent = {(slot.run, slot.kind) for slot in slots if slot.sender == HUB}
+        revealed = steps.disclosures(record.pipeline, lambda step, kind: (f"{record.id}/{step}", kind) in sent)
+        return json.dumps({"job": record.id, "revealed": revealed})
+
     async def _store_end(self, record: JobRecord, state: str, fields: dict[str, str]) -> JobRecord:
+        ended = partial(self._store.update, record, state=state, ended_at_ms=now_ms(), **fields)
+        return await self._patiently(ended)
+
+    async def _patiently(self, work: Callable[[], T]) -> T:
+        """Ask the store until it answers; a shutdown may come in between, not in the middle."""
         while True:
             try:
                 with anyio.CancelScope(shield=True):
-                    return await offload(
-                        partial(self._store.update, record, state=state, ended_at_ms=now_ms(), **fields)
-                    )
+                    return await offload(work)
             except TransientError as error:
-                log.warning("the end of a job waits for the store", job=record.id, why=str(error))
+                log.warning("the end of a job waits for the store", why=str(error))
                 await anyio.sleep(STORE_RETRY_S)

@@ -242,7 +242,9 @@ def _save(site: Site, job: SiteJob, pipeline: Pipeline, fitted: list[steps.Fitte
     text = canonical_json(parameters)
     replace_file(directory / "parameters.json", text.encode())
     digest = hashlib.sha256(text.encode()).digest()
-    site.audit.append("revealed", job=job.id, disclosures=steps.disclosures(pipeline), result_sha256=digest.hex())
+    # Everything that a job can reveal: at this site, it has run to its end.
+    revealed = steps.disclosures(pipeline, lambda _, __: True)
+    site.audit.append("revealed", job=job.id, disclosures=revealed, result_sha256=digest.hex())
     return digest
 
 

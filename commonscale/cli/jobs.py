@@ -105,7 +105,7 @@ def report(job_id: JobArgument, config_path: AnalystOption, output: FormatOption
         print_json({"job": job.id, "state": job.state, "revealed": job.disclosures})
         return
     if not job.disclosures:
-        out.print(f"Job {job.id} is {job.state}; a report is made when a job is done.")
+        out.print(f"Job {job.id} is {job.state}; a report is made when a job has ended.")
         return
     out.print(disclosure_table(job.disclosures))
 

@@ -34,7 +34,11 @@ from commonscale.transforms.moments import (
     variance_from_squares,
 )
 
-REVEALS = ("pooled count of present values, mean and variance of each column",)
+
+def reveals(one_round: bool) -> dict[str, str]:
+    """What everyone learns when a message of a kind is sent to all."""
+    first = "pooled count of present values, mean" + (" and mean square" if one_round else "")
+    return {"mean.Total": f"{first} of each column", "variance.Total": "pooled variance of each column"}
 
 
 async def party(

@@ -72,12 +72,17 @@ def test_two_steps_in_one_job(federation: LocalFederation) -> None:
 
 
 def test_the_disclosure_report_says_what_and_to_whom(federation: LocalFederation) -> None:
-    """Made when the job is done."""
-    done = submit(federation, job(GOOD, ["age"]))
-    by_protocol = {item["protocol"]: item for item in done.disclosures}
-    assert by_protocol.keys() == {"admission", "zscore/masks"}
-    assert "pooled count" in by_protocol["zscore/masks"]["what"]
-    assert set(GOOD) < set(by_protocol["zscore/masks"]["to"])
+    """From what was really sent to all: one round reveals the squares, two reveal the variance, a refusal nothing."""
+
+    def revealed(pipeline: dict[str, object]) -> list[str]:
+        ended = submit(federation, pipeline)
+        assert all(set(GOOD) < set(item["to"]) for item in ended.disclosures)
+        return [item["what"] for item in ended.disclosures if item["protocol"] == "zscore/masks"]
+
+    mean = "pooled count of present values, mean"
+    assert revealed(job(GOOD, ["age"])) == [f"{mean} of each column", "pooled variance of each column"]
+    assert revealed(job(GOOD, ["age"], rounds="one")) == [f"{mean} and mean square of each column"]
+    assert revealed(job([*GOOD, "narrow"], ["chol"])) == []
 
 
 def test_a_site_refuses_by_policy_and_the_analyst_sees_why(federation: LocalFederation) -> None:
