@@ -37,8 +37,8 @@ from commonscale.transforms.moments import (
 
 def reveals(one_round: bool) -> dict[str, str]:
     """What everyone learns when a message of a kind is sent to all."""
-    first = "pooled count of present values, mean" + (" and mean square" if one_round else "")
-    return {"mean.Total": f"{first} of each column", "variance.Total": "pooled variance of each column"}
+    first = "count of present values, mean and mean square" if one_round else "count of present values and mean"
+    return {"mean.Total": f"pooled {first} of each column", "variance.Total": "pooled variance of each column"}
 
 
 async def party(
