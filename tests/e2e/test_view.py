@@ -6,9 +6,17 @@ import sqlite3
 import urllib.request
 from pathlib import Path
 
+import anyio
 import numpy as np
 
+from commonscale.database import Database
 from commonscale.localnet import LocalFederation
+from commonscale.slot import Slot
+from coordinator.daemon import MIGRATIONS
+from coordinator.jobs import Jobs
+from coordinator.jobstore import JobRecord, JobStore, now_ms
+from coordinator.relay import Mailroom
+from coordinator.slots import SlotStore
 from crypto import ring
 from tests.e2e.conftest import GOOD, job, pooled_rows, submit
 
@@ -84,20 +92,24 @@ def _assert_no_values(log: str, rows: np.ndarray) -> None:
         assert f"{value:.8g}" not in log
 
 
-def test_the_coordinator_keeps_no_payload_of_an_ended_job_for_ever(tmp_path: Path) -> None:
-    """With a retention of nothing, an ended job's messages are gone at the next housekeeping."""
-    from commonscale.database import Database
-    from commonscale.slot import Slot
-    from coordinator.daemon import MIGRATIONS
-    from coordinator.jobstore import JobRecord, JobStore, now_ms
-    from coordinator.slots import SlotStore
-
+def test_the_messages_of_an_ended_job_are_removed(tmp_path: Path) -> None:
+    """By what the housekeeping calls: of old ended jobs, from database and memory; open and recent ones stay."""
     database = Database(f"sqlite:///{tmp_path / 'c.db'}", MIGRATIONS)
-    slots, jobs = SlotStore(database, tmp_path / "blobs"), JobStore(database)
-    record = jobs.create(JobRecord("old", b"", "analyst", "inviting", 0, 1))
-    slots.put(Slot("old", "Signed", "a", "@coordinator"), b"x")
-    jobs.update(record, state="done", ended_at_ms=1)
-    for job_id in jobs.ended_before(now_ms()):
-        slots.forget(job_id)
-    assert slots.slots_of("old") == []
+    store, jobstore = SlotStore(database, tmp_path / "blobs"), JobStore(database)
+    slots = {name: Slot(name, "Signed", "a", "@coordinator") for name in ("old", "recent", "open")}
+
+    async def work() -> None:
+        async with anyio.create_task_group() as tasks:
+            room = Mailroom(store, sole_writer=True)
+            for name, slot in slots.items():
+                record = jobstore.create(JobRecord(name, b"", "analyst", "inviting", 0, 1))
+                await room.put(slot, b"x")
+                if name != "open":
+                    jobstore.update(record, state="done", ended_at_ms=1 if name == "old" else now_ms())
+            await Jobs(jobstore, room, tasks).forget_old(3600)
+            assert await room.wait(slots["old"], 0.01) is None
+            assert await room.wait(slots["recent"], 0.01) is not None
+
+    anyio.run(work)
+    assert store.job_ids() == {"recent", "open"}
     database.close()

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from pathlib import Path
 
 import anyio
 import numpy as np
 import pytest
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
 
 from commonscale.pipeline import Pipeline
+from commonscale.seal import JobKeys
 from commonscale.slot import ALL, HUB, Slot
-from crypto import ring
+from commonscale.v1 import protocols_pb2 as wire
+from crypto import masks, ring
 from tests.federation import Federation, NumpyTable
 
 SITES = ("east", "north", "west")
@@ -102,12 +106,30 @@ def test_masks_differ_between_the_two_sums(tmp_path: Path) -> None:
     assert all(abs(float(value)) > 1e30 for value in ring.decode(difference))
 
 
-def test_a_colluding_minority_sees_noise(tmp_path: Path) -> None:
-    """The coordinator together with one other site cannot unmask the third pair's mask."""
-    view = record(tmp_path, "masks")
-    north = ring.decode(decoded(view, "mean.MaskedVector", "north"))
-    # The pooled total and east's own numbers are known to the colluders; north's is still hidden by west's mask.
-    total = ring.decode(decoded(view, "mean.Total", HUB))
-    own = [len(TABLES["east"]), TABLES["east"][:, 0].sum(), len(TABLES["east"]), TABLES["east"][:, 1].sum()]
-    guesses = [abs(float(t) - o - float(n)) for t, o, n in zip(total, own, north, strict=True)]
-    assert all(guess > 1e30 for guess in guesses)
+def test_the_coordinator_and_one_site_cannot_unmask_another(tmp_path: Path) -> None:
+    """With all that east knows, its mask with north comes off; the one between north and west still hides the numbers.
+
+    With west's keys too, north's count and sums stand there: the same computation would have found them.
+    """
+    federation = Federation(tmp_path, SITES)
+    job = Pipeline.model_validate({"sites": list(SITES), "steps": [{"columns": COLUMNS}]})
+    anyio.run(federation.run, job, {site: NumpyTable(COLUMNS, rows) for site, rows in TABLES.items()})
+    view = federation.mailbox.slots
+    context = Slot("job-1/0", "mean.MaskedVector", "", HUB).context()
+    roster = wire.Roster.FromString(next(p for s, p in view.items() if s.kind == "Roster"))
+    digest = hashlib.sha256(roster.SerializeToString(deterministic=True)).digest()
+    answers = {entry.site: wire.Answer.FromString(entry.answer.body).acceptance for entry in roster.entries}
+    north_key = X25519PublicKey.from_public_bytes(answers["north"].mask_key)
+
+    def without_mask_of(colluder: str, vector: ring.Vector) -> ring.Vector:
+        kept = federation.members[colluder].journal.kept[Slot("job-1", "Keys", colluder, colluder)]
+        pair = masks.pair_key(JobKeys.from_bytes(kept).mask, north_key, digest)
+        mask = masks.expand(pair, context, len(vector))
+        return ring.subtract(vector, mask) if colluder > "north" else ring.add(vector, mask)
+
+    seen_by_east = without_mask_of("east", decoded(view, "mean.MaskedVector", "north"))
+    rows = TABLES["north"]
+    truth = [len(rows), rows[:, 0].sum(), len(rows), rows[:, 1].sum()]
+    assert all(abs(float(value)) > 1e30 for value in ring.decode(seen_by_east))
+    seen_by_both = ring.decode(without_mask_of("west", seen_by_east))
+    np.testing.assert_allclose([float(value) for value in seen_by_both], truth, rtol=1e-12)
