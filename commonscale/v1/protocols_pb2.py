@@ -24,15 +24,15 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1e\x63ommonscale/v1/protocols.proto\x12\x0e\x63ommonscale.v1\"q\n\x06\x41nswer\x12\x30\n\nacceptance\x18\x01 \x01(\x0b\x32\x1a.commonscale.v1.AcceptanceH\x00\x12*\n\x07refusal\x18\x02 \x01(\x0b\x32\x17.commonscale.v1.RefusalH\x00\x42\t\n\x07verdict\"n\n\nAcceptance\x12\x13\n\x0bspec_sha256\x18\x01 \x01(\x0c\x12\x10\n\x08seal_key\x18\x02 \x01(\x0c\x12\x10\n\x08mask_key\x18\x03 \x01(\x0c\x12\'\n\x07\x63olumns\x18\x04 \x03(\x0b\x32\x16.commonscale.v1.Column\"\'\n\x07Refusal\x12\x0c\n\x04\x63ode\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\"@\n\x06\x43olumn\x12\x0c\n\x04name\x18\x01 \x01(\t\x12(\n\x04kind\x18\x02 \x01(\x0e\x32\x1a.commonscale.v1.ColumnKind\">\n\x06Signed\x12\x0c\n\x04\x62ody\x18\x01 \x01(\x0c\x12\x11\n\tsignature\x18\x02 \x01(\x0c\x12\x13\n\x0b\x63\x65rtificate\x18\x03 \x01(\x0c\"6\n\x06Roster\x12,\n\x07\x65ntries\x18\x01 \x03(\x0b\x32\x1b.commonscale.v1.RosterEntry\"C\n\x0bRosterEntry\x12\x0c\n\x04site\x18\x01 \x01(\t\x12&\n\x06\x61nswer\x18\x02 \x01(\x0b\x32\x16.commonscale.v1.Signed\"1\n\x0c\x43onfirmation\x12\x0e\n\x06\x64igest\x18\x01 \x01(\x0c\x12\x11\n\tsignature\x18\x02 \x01(\x0c\"D\n\rConfirmations\x12\x33\n\rconfirmations\x18\x01 \x03(\x0b\x32\x1c.commonscale.v1.Confirmation\"\x1a\n\x06Vector\x12\x10\n\x08\x65lements\x18\x01 \x01(\x0c\"6\n\x0cMaskedVector\x12&\n\x06vector\x18\x01 \x01(\x0b\x32\x16.commonscale.v1.Vector\"/\n\x05Share\x12&\n\x06vector\x18\x01 \x01(\x0b\x32\x16.commonscale.v1.Vector\"4\n\nPartialSum\x12&\n\x06vector\x18\x01 \x01(\x0b\x32\x16.commonscale.v1.Vector\"/\n\x05Total\x12&\n\x06vector\x18\x01 \x01(\x0b\x32\x16.commonscale.v1.Vector\"l\n\x07Outcome\x12*\n\x07success\x18\x01 \x01(\x0b\x32\x17.commonscale.v1.SuccessH\x00\x12*\n\x07\x66\x61ilure\x18\x02 \x01(\x0b\x32\x17.commonscale.v1.FailureH\x00\x42\t\n\x07verdict\" \n\x07Success\x12\x15\n\rresult_sha256\x18\x01 \x01(\x0c\"(\n\x07\x46\x61ilure\x12\x0c\n\x04\x63ode\x18\x01 \x01(\t\x12\x0f\n\x07message\x18\x02 \x01(\t*\x86\x01\n\nColumnKind\x12\x1b\n\x17\x43OLUMN_KIND_UNSPECIFIED\x10\x00\x12\x16\n\x12\x43OLUMN_KIND_NUMBER\x10\x01\x12\x14\n\x10\x43OLUMN_KIND_TEXT\x10\x02\x12\x17\n\x13\x43OLUMN_KIND_BOOLEAN\x10\x03\x12\x14\n\x10\x43OLUMN_KIND_TIME\x10\x04\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1e\x63ommonscale/v1/protocols.proto\x12\x0e\x63ommonscale.v1\"q\n\x06\x41nswer\x12\x30\n\nacceptance\x18\x01 \x01(\x0b\x32\x1a.commonscale.v1.AcceptanceH\x00\x12*\n\x07refusal\x18\x02 \x01(\x0b\x32\x17.commonscale.v1.RefusalH\x00\x42\t\n\x07verdict\"n\n\nAcceptance\x12\x13\n\x0bspec_sha256\x18\x01 \x01(\x0c\x12\x10\n\x08seal_key\x18\x02 \x01(\x0c\x12\x10\n\x08mask_key\x18\x03 \x01(\x0c\x12\'\n\x07\x63olumns\x18\x04 \x03(\x0b\x32\x16.commonscale.v1.Column\"\'\n\x07Refusal\x12\x0c\n\x04\x63ode\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\"@\n\x06\x43olumn\x12\x0c\n\x04name\x18\x01 \x01(\t\x12(\n\x04kind\x18\x02 \x01(\x0e\x32\x1a.commonscale.v1.ColumnKind\">\n\x06Signed\x12\x0c\n\x04\x62ody\x18\x01 \x01(\x0c\x12\x11\n\tsignature\x18\x02 \x01(\x0c\x12\x13\n\x0b\x63\x65rtificate\x18\x03 \x01(\x0c\"6\n\x06Roster\x12,\n\x07\x65ntries\x18\x01 \x03(\x0b\x32\x1b.commonscale.v1.RosterEntry\"C\n\x0bRosterEntry\x12\x0c\n\x04site\x18\x01 \x01(\t\x12&\n\x06\x61nswer\x18\x02 \x01(\x0b\x32\x16.commonscale.v1.Signed\"1\n\x0c\x43onfirmation\x12\x0e\n\x06\x64igest\x18\x01 \x01(\x0c\x12\x11\n\tsignature\x18\x02 \x01(\x0c\"D\n\rConfirmations\x12\x33\n\rconfirmations\x18\x01 \x03(\x0b\x32\x1c.commonscale.v1.Confirmation\"\x1a\n\x06Vector\x12\x10\n\x08\x65lements\x18\x01 \x01(\x0c\"6\n\x0cMaskedVector\x12&\n\x06vector\x18\x01 \x01(\x0b\x32\x16.commonscale.v1.Vector\"/\n\x05Share\x12&\n\x06vector\x18\x01 \x01(\x0b\x32\x16.commonscale.v1.Vector\"4\n\nPartialSum\x12&\n\x06vector\x18\x01 \x01(\x0b\x32\x16.commonscale.v1.Vector\"/\n\x05Total\x12&\n\x06vector\x18\x01 \x01(\x0b\x32\x16.commonscale.v1.Vector\"\x1f\n\x08KeyShare\x12\x13\n\x0bpolynomials\x18\x01 \x03(\x0c\"\x1f\n\x08JointKey\x12\x13\n\x0bpolynomials\x18\x01 \x03(\x0c\"!\n\nRelinShare\x12\x13\n\x0bpolynomials\x18\x01 \x03(\x0c\"!\n\nRelinJoint\x12\x13\n\x0bpolynomials\x18\x01 \x03(\x0c\"#\n\x0cRelinProduct\x12\x13\n\x0bpolynomials\x18\x01 \x03(\x0c\"$\n\rRotationShare\x12\x13\n\x0bpolynomials\x18\x01 \x03(\x0c\"W\n\x0e\x45ncryptedInput\x12\x13\n\x0bpolynomials\x18\x01 \x03(\x0c\x12\x30\n\ntranscript\x18\x02 \x01(\x0b\x32\x1c.commonscale.v1.Confirmation\"%\n\x0eRefreshRequest\x12\x13\n\x0bpolynomials\x18\x01 \x03(\x0c\"#\n\x0cRefreshShare\x12\x13\n\x0bpolynomials\x18\x01 \x03(\x0c\"X\n\x0e\x44\x65\x63ryptRequest\x12\x13\n\x0bpolynomials\x18\x01 \x03(\x0c\x12\x31\n\x0btranscripts\x18\x02 \x03(\x0b\x32\x1c.commonscale.v1.Confirmation\"#\n\x0c\x44\x65\x63ryptShare\x12\x13\n\x0bpolynomials\x18\x01 \x03(\x0c\"\x19\n\x06Opened\x12\x0f\n\x07numbers\x18\x01 \x01(\x0c\"\x1b\n\x08KeyOffer\x12\x0f\n\x07key_set\x18\x01 \x01(\x0c\"\x1c\n\tKeyChoice\x12\x0f\n\x07key_set\x18\x01 \x01(\x0c\"\x1a\n\nEscrowPart\x12\x0c\n\x04part\x18\x01 \x01(\x0c\"\x18\n\x06\x45scrow\x12\x0e\n\x06locked\x18\x01 \x01(\x0c\"&\n\x04Lost\x12\x0c\n\x04site\x18\x01 \x01(\t\x12\x10\n\x08stand_in\x18\x02 \x01(\t\"\x1a\n\x06\x43ounts\x12\x10\n\x08\x65lements\x18\x01 \x01(\x0c\"6\n\x0cMaskedCounts\x12&\n\x06\x63ounts\x18\x01 \x01(\x0b\x32\x16.commonscale.v1.Counts\"H\n\nCountShare\x12&\n\x06\x63ounts\x18\x01 \x01(\x0b\x32\x16.commonscale.v1.Counts\x12\x12\n\ntranscript\x18\x02 \x01(\x0c\"7\n\rPartialCounts\x12&\n\x06\x63ounts\x18\x01 \x01(\x0b\x32\x16.commonscale.v1.Counts\"5\n\x0bTotalCounts\x12&\n\x06\x63ounts\x18\x01 \x01(\x0b\x32\x16.commonscale.v1.Counts\"l\n\x07Outcome\x12*\n\x07success\x18\x01 \x01(\x0b\x32\x17.commonscale.v1.SuccessH\x00\x12*\n\x07\x66\x61ilure\x18\x02 \x01(\x0b\x32\x17.commonscale.v1.FailureH\x00\x42\t\n\x07verdict\" \n\x07Success\x12\x15\n\rresult_sha256\x18\x01 \x01(\x0c\"(\n\x07\x46\x61ilure\x12\x0c\n\x04\x63ode\x18\x01 \x01(\t\x12\x0f\n\x07message\x18\x02 \x01(\t*\x86\x01\n\nColumnKind\x12\x1b\n\x17\x43OLUMN_KIND_UNSPECIFIED\x10\x00\x12\x16\n\x12\x43OLUMN_KIND_NUMBER\x10\x01\x12\x14\n\x10\x43OLUMN_KIND_TEXT\x10\x02\x12\x17\n\x13\x43OLUMN_KIND_BOOLEAN\x10\x03\x12\x14\n\x10\x43OLUMN_KIND_TIME\x10\x04\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'commonscale.v1.protocols_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_COLUMNKIND']._serialized_start=1117
-  _globals['_COLUMNKIND']._serialized_end=1251
+  _globals['_COLUMNKIND']._serialized_start=2070
+  _globals['_COLUMNKIND']._serialized_end=2204
   _globals['_ANSWER']._serialized_start=50
   _globals['_ANSWER']._serialized_end=163
   _globals['_ACCEPTANCE']._serialized_start=165
@@ -61,10 +61,54 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_PARTIALSUM']._serialized_end=879
   _globals['_TOTAL']._serialized_start=881
   _globals['_TOTAL']._serialized_end=928
-  _globals['_OUTCOME']._serialized_start=930
-  _globals['_OUTCOME']._serialized_end=1038
-  _globals['_SUCCESS']._serialized_start=1040
-  _globals['_SUCCESS']._serialized_end=1072
-  _globals['_FAILURE']._serialized_start=1074
-  _globals['_FAILURE']._serialized_end=1114
+  _globals['_KEYSHARE']._serialized_start=930
+  _globals['_KEYSHARE']._serialized_end=961
+  _globals['_JOINTKEY']._serialized_start=963
+  _globals['_JOINTKEY']._serialized_end=994
+  _globals['_RELINSHARE']._serialized_start=996
+  _globals['_RELINSHARE']._serialized_end=1029
+  _globals['_RELINJOINT']._serialized_start=1031
+  _globals['_RELINJOINT']._serialized_end=1064
+  _globals['_RELINPRODUCT']._serialized_start=1066
+  _globals['_RELINPRODUCT']._serialized_end=1101
+  _globals['_ROTATIONSHARE']._serialized_start=1103
+  _globals['_ROTATIONSHARE']._serialized_end=1139
+  _globals['_ENCRYPTEDINPUT']._serialized_start=1141
+  _globals['_ENCRYPTEDINPUT']._serialized_end=1228
+  _globals['_REFRESHREQUEST']._serialized_start=1230
+  _globals['_REFRESHREQUEST']._serialized_end=1267
+  _globals['_REFRESHSHARE']._serialized_start=1269
+  _globals['_REFRESHSHARE']._serialized_end=1304
+  _globals['_DECRYPTREQUEST']._serialized_start=1306
+  _globals['_DECRYPTREQUEST']._serialized_end=1394
+  _globals['_DECRYPTSHARE']._serialized_start=1396
+  _globals['_DECRYPTSHARE']._serialized_end=1431
+  _globals['_OPENED']._serialized_start=1433
+  _globals['_OPENED']._serialized_end=1458
+  _globals['_KEYOFFER']._serialized_start=1460
+  _globals['_KEYOFFER']._serialized_end=1487
+  _globals['_KEYCHOICE']._serialized_start=1489
+  _globals['_KEYCHOICE']._serialized_end=1517
+  _globals['_ESCROWPART']._serialized_start=1519
+  _globals['_ESCROWPART']._serialized_end=1545
+  _globals['_ESCROW']._serialized_start=1547
+  _globals['_ESCROW']._serialized_end=1571
+  _globals['_LOST']._serialized_start=1573
+  _globals['_LOST']._serialized_end=1611
+  _globals['_COUNTS']._serialized_start=1613
+  _globals['_COUNTS']._serialized_end=1639
+  _globals['_MASKEDCOUNTS']._serialized_start=1641
+  _globals['_MASKEDCOUNTS']._serialized_end=1695
+  _globals['_COUNTSHARE']._serialized_start=1697
+  _globals['_COUNTSHARE']._serialized_end=1769
+  _globals['_PARTIALCOUNTS']._serialized_start=1771
+  _globals['_PARTIALCOUNTS']._serialized_end=1826
+  _globals['_TOTALCOUNTS']._serialized_start=1828
+  _globals['_TOTALCOUNTS']._serialized_end=1881
+  _globals['_OUTCOME']._serialized_start=1883
+  _globals['_OUTCOME']._serialized_end=1991
+  _globals['_SUCCESS']._serialized_start=1993
+  _globals['_SUCCESS']._serialized_end=2025
+  _globals['_FAILURE']._serialized_start=2027
+  _globals['_FAILURE']._serialized_end=2067
 # @@protoc_insertion_point(module_scope)

@@ -371,6 +371,506 @@ class Total(_message.Message):
 Global___Total: _TypeAlias = Total  # noqa: Y015
 
 @_typing.final
+class KeyShare(_message.Message):
+    """Polynomials are coefficients only, little-endian, 8 bytes each, of one polynomial and prime after the other.
+    Their number and primes follow from the protocol's step: nothing in them says how to read them.
+
+    KeyShare is a site's share of the collective public key.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    POLYNOMIALS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def polynomials(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]: ...
+    def __init__(
+        self,
+        *,
+        polynomials: _abc.Iterable[_builtins.bytes] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["polynomials", b"polynomials"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___KeyShare: _TypeAlias = KeyShare  # noqa: Y015
+
+@_typing.final
+class JointKey(_message.Message):
+    """JointKey is the collective public key."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    POLYNOMIALS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def polynomials(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]: ...
+    def __init__(
+        self,
+        *,
+        polynomials: _abc.Iterable[_builtins.bytes] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["polynomials", b"polynomials"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___JointKey: _TypeAlias = JointKey  # noqa: Y015
+
+@_typing.final
+class RelinShare(_message.Message):
+    """RelinShare is a site's share of the first round of the relinearization key."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    POLYNOMIALS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def polynomials(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]: ...
+    def __init__(
+        self,
+        *,
+        polynomials: _abc.Iterable[_builtins.bytes] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["polynomials", b"polynomials"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RelinShare: _TypeAlias = RelinShare  # noqa: Y015
+
+@_typing.final
+class RelinJoint(_message.Message):
+    """RelinJoint is the sum of all RelinShares."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    POLYNOMIALS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def polynomials(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]: ...
+    def __init__(
+        self,
+        *,
+        polynomials: _abc.Iterable[_builtins.bytes] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["polynomials", b"polynomials"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RelinJoint: _TypeAlias = RelinJoint  # noqa: Y015
+
+@_typing.final
+class RelinProduct(_message.Message):
+    """RelinProduct is a site's share of the second round of the relinearization key."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    POLYNOMIALS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def polynomials(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]: ...
+    def __init__(
+        self,
+        *,
+        polynomials: _abc.Iterable[_builtins.bytes] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["polynomials", b"polynomials"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RelinProduct: _TypeAlias = RelinProduct  # noqa: Y015
+
+@_typing.final
+class RotationShare(_message.Message):
+    """RotationShare is a site's share of one rotation key."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    POLYNOMIALS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def polynomials(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]: ...
+    def __init__(
+        self,
+        *,
+        polynomials: _abc.Iterable[_builtins.bytes] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["polynomials", b"polynomials"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RotationShare: _TypeAlias = RotationShare  # noqa: Y015
+
+@_typing.final
+class EncryptedInput(_message.Message):
+    """EncryptedInput is what a site puts into a computation, encrypted to the collective key."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    POLYNOMIALS_FIELD_NUMBER: _builtins.int
+    TRANSCRIPT_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def polynomials(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]: ...
+    @_builtins.property
+    def transcript(self) -> Global___Confirmation:
+        """A signed hash of everything that was opened before, where the input depends on it."""
+
+    def __init__(
+        self,
+        *,
+        polynomials: _abc.Iterable[_builtins.bytes] | None = ...,
+        transcript: Global___Confirmation | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["transcript", b"transcript"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["polynomials", b"polynomials", "transcript", b"transcript"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EncryptedInput: _TypeAlias = EncryptedInput  # noqa: Y015
+
+@_typing.final
+class RefreshRequest(_message.Message):
+    """RefreshRequest has the second polynomials of ciphertexts that are to be refreshed."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    POLYNOMIALS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def polynomials(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]: ...
+    def __init__(
+        self,
+        *,
+        polynomials: _abc.Iterable[_builtins.bytes] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["polynomials", b"polynomials"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RefreshRequest: _TypeAlias = RefreshRequest  # noqa: Y015
+
+@_typing.final
+class RefreshShare(_message.Message):
+    """RefreshShare has a site's masked decryptions of them, and the masks encrypted."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    POLYNOMIALS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def polynomials(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]: ...
+    def __init__(
+        self,
+        *,
+        polynomials: _abc.Iterable[_builtins.bytes] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["polynomials", b"polynomials"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RefreshShare: _TypeAlias = RefreshShare  # noqa: Y015
+
+@_typing.final
+class DecryptRequest(_message.Message):
+    """DecryptRequest has the second polynomials of ciphertexts that are to be opened."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    POLYNOMIALS_FIELD_NUMBER: _builtins.int
+    TRANSCRIPTS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def polynomials(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]: ...
+    @_builtins.property
+    def transcripts(self) -> _containers.RepeatedCompositeFieldContainer[Global___Confirmation]:
+        """The sites' word on what was opened before, in ring order, where the inputs depend on it."""
+
+    def __init__(
+        self,
+        *,
+        polynomials: _abc.Iterable[_builtins.bytes] | None = ...,
+        transcripts: _abc.Iterable[Global___Confirmation] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["polynomials", b"polynomials", "transcripts", b"transcripts"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DecryptRequest: _TypeAlias = DecryptRequest  # noqa: Y015
+
+@_typing.final
+class DecryptShare(_message.Message):
+    """DecryptShare has a site's shares of the decryption."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    POLYNOMIALS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def polynomials(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]: ...
+    def __init__(
+        self,
+        *,
+        polynomials: _abc.Iterable[_builtins.bytes] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["polynomials", b"polynomials"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DecryptShare: _TypeAlias = DecryptShare  # noqa: Y015
+
+@_typing.final
+class Opened(_message.Message):
+    """Opened has the numbers that a decryption gave: doubles, little-endian."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NUMBERS_FIELD_NUMBER: _builtins.int
+    numbers: _builtins.bytes
+    def __init__(
+        self,
+        *,
+        numbers: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["numbers", b"numbers"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Opened: _TypeAlias = Opened  # noqa: Y015
+
+@_typing.final
+class KeyOffer(_message.Message):
+    """KeyOffer names the set of collective keys that a site still holds for this roster; empty if none."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_SET_FIELD_NUMBER: _builtins.int
+    key_set: _builtins.bytes
+    def __init__(
+        self,
+        *,
+        key_set: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["key_set", b"key_set"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___KeyOffer: _TypeAlias = KeyOffer  # noqa: Y015
+
+@_typing.final
+class KeyChoice(_message.Message):
+    """KeyChoice names the set that all will use; empty if a new one is made."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_SET_FIELD_NUMBER: _builtins.int
+    key_set: _builtins.bytes
+    def __init__(
+        self,
+        *,
+        key_set: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["key_set", b"key_set"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___KeyChoice: _TypeAlias = KeyChoice  # noqa: Y015
+
+@_typing.final
+class EscrowPart(_message.Message):
+    """EscrowPart is a part of what unlocks a site's key share, sealed to its receiver."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PART_FIELD_NUMBER: _builtins.int
+    part: _builtins.bytes
+    def __init__(
+        self,
+        *,
+        part: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["part", b"part"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EscrowPart: _TypeAlias = EscrowPart  # noqa: Y015
+
+@_typing.final
+class Escrow(_message.Message):
+    """Escrow is a site's key share, encrypted under what the parts unlock."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LOCKED_FIELD_NUMBER: _builtins.int
+    locked: _builtins.bytes
+    def __init__(
+        self,
+        *,
+        locked: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["locked", b"locked"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Escrow: _TypeAlias = Escrow  # noqa: Y015
+
+@_typing.final
+class Lost(_message.Message):
+    """Lost names a site that will not come back in this run, and the site that stands in for it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SITE_FIELD_NUMBER: _builtins.int
+    STAND_IN_FIELD_NUMBER: _builtins.int
+    site: _builtins.str
+    stand_in: _builtins.str
+    def __init__(
+        self,
+        *,
+        site: _builtins.str = ...,
+        stand_in: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["site", b"site", "stand_in", b"stand_in"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Lost: _TypeAlias = Lost  # noqa: Y015
+
+@_typing.final
+class Counts(_message.Message):
+    """Counts is a vector over the integers modulo 2^64, little-endian, 8 bytes an element."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ELEMENTS_FIELD_NUMBER: _builtins.int
+    elements: _builtins.bytes
+    def __init__(
+        self,
+        *,
+        elements: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["elements", b"elements"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Counts: _TypeAlias = Counts  # noqa: Y015
+
+@_typing.final
+class MaskedCounts(_message.Message):
+    """MaskedCounts is a site's counts plus pairwise masks."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    COUNTS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def counts(self) -> Global___Counts: ...
+    def __init__(
+        self,
+        *,
+        counts: Global___Counts | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["counts", b"counts"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["counts", b"counts"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MaskedCounts: _TypeAlias = MaskedCounts  # noqa: Y015
+
+@_typing.final
+class CountShare(_message.Message):
+    """CountShare is one additive share of a site's counts, sealed to its receiver."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    COUNTS_FIELD_NUMBER: _builtins.int
+    TRANSCRIPT_FIELD_NUMBER: _builtins.int
+    transcript: _builtins.bytes
+    """A hash of everything that was opened before: shares for other questions are not added."""
+    @_builtins.property
+    def counts(self) -> Global___Counts: ...
+    def __init__(
+        self,
+        *,
+        counts: Global___Counts | None = ...,
+        transcript: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["counts", b"counts"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["counts", b"counts", "transcript", b"transcript"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CountShare: _TypeAlias = CountShare  # noqa: Y015
+
+@_typing.final
+class PartialCounts(_message.Message):
+    """PartialCounts is the sum of the shares that one site received."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    COUNTS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def counts(self) -> Global___Counts: ...
+    def __init__(
+        self,
+        *,
+        counts: Global___Counts | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["counts", b"counts"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["counts", b"counts"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PartialCounts: _TypeAlias = PartialCounts  # noqa: Y015
+
+@_typing.final
+class TotalCounts(_message.Message):
+    """TotalCounts is the opened sum."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    COUNTS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def counts(self) -> Global___Counts: ...
+    def __init__(
+        self,
+        *,
+        counts: Global___Counts | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["counts", b"counts"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["counts", b"counts"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TotalCounts: _TypeAlias = TotalCounts  # noqa: Y015
+
+@_typing.final
 class Outcome(_message.Message):
     """Outcome is a site's last word in a job."""
 

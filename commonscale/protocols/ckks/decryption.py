@@ -1,0 +1,82 @@
+"""Collective decryption: everyone learns the numbers, nobody the key.
+
+CDecrypt of section III-C:
+1. The coordinator sends the second polynomial c1 of each ciphertext, at its lowest height.
+2. Each site sends d_i = c1·s_i + flooding noise.
+3. The coordinator sends the numbers in c0 + Σ d_i to all; the sites agree that all were told the same.
+
+Where inputs depend on what was opened before, step 1 carries every site's signed word on that: a site decrypts
+nothing that was computed from answers to different questions.
+
+Reveals: the numbers, to all sites and the coordinator. The sites trust the coordinator to ask for what the
+computation says (semi-honest): they cannot see what is in a ciphertext that they help to open.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from commonscale.channel import Channel
+from commonscale.concurrency import concurrently, offload
+from commonscale.errors import BadMessage
+from commonscale.protocols import agreement
+from commonscale.protocols.ckks.gathering import gather_sum, give, message, parse
+from commonscale.slot import ALL
+from commonscale.v1.protocols_pb2 import Confirmation, DecryptRequest, DecryptShare, Opened
+from crypto.ckks.context import Context
+from crypto.ckks.evaluator import Evaluator, Numbers
+from crypto.ckks.keys import SecretShare
+from crypto.ckks.opening import gen_decrypt_share, opening_shape
+
+
+async def party(
+    ch: Channel, ctx: Context, share: SecretShare, towers: int, lengths: Sequence[int], transcript: bytes = b""
+) -> list[Numbers]:
+    """Role of a site: helps to open ciphertexts with so many numbers each."""
+    shape = opening_shape(ctx, towers)
+    request = await ch.recv_broadcast(DecryptRequest)  # 1.
+    if transcript:
+        agreement.verify(ch, request.transcripts, transcript)
+    requested = await offload(parse, ch, "the coordinator", request, shape, len(lengths))
+    await give(ch, DecryptShare, lambda: [gen_decrypt_share(ctx, share, c1, towers) for c1 in requested])  # 2.
+    opened = await ch.recv_broadcast(Opened)  # 3.
+    await agreement.party(ch, opened.numbers)
+    return _numbers(ch, opened.numbers, lengths)
+
+
+async def coordinator(
+    ch: Channel,
+    evaluator: Evaluator,
+    towers: int,
+    ciphertexts: Sequence[Any],
+    lengths: Sequence[int],
+    transcripts: Sequence[Confirmation] = (),
+) -> list[Numbers]:
+    """Role of the coordinator."""
+    shape = opening_shape(evaluator.ctx, towers)
+    requests = await concurrently([_call(evaluator.decrypt_request, one, towers) for one in ciphertexts])
+    asked = message(DecryptRequest, [c1 for _, c1 in requests])
+    asked.transcripts.extend(transcripts)
+    await ch.send(ALL, DecryptRequest, lambda: asked)  # 1.
+    shares = await gather_sum(ch, DecryptShare, shape, len(ciphertexts))
+    numbers = [
+        await offload(evaluator.decrypt, kept, joint, towers, length)
+        for (kept, _), joint, length in zip(requests, shares, lengths, strict=True)
+    ]
+    await ch.broadcast(Opened(numbers=np.concatenate(numbers).astype("<f8").tobytes()))  # 3.
+    await agreement.coordinator(ch)
+    return numbers
+
+
+def _numbers(ch: Channel, raw: bytes, lengths: Sequence[int]) -> list[Numbers]:
+    if len(raw) != 8 * sum(lengths):
+        raise BadMessage(f"The coordinator opened {len(raw)} bytes in {ch.prefix}Opened of {ch.run}.")
+    ends = np.cumsum(lengths)[:-1]
+    return np.split(np.frombuffer(raw, "<f8"), ends)
+
+
+def _call(function: Any, *args: Any) -> Any:
+    return lambda: offload(function, *args)

@@ -1,0 +1,74 @@
+"""Polynomials of all sites: checked one by one, added up as they come."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, TypeVar
+
+import anyio
+from google.protobuf.message import Message
+
+from commonscale.channel import Channel
+from commonscale.concurrency import concurrently, offload
+from commonscale.errors import BadMessage
+from commonscale.slot import ALL, HUB
+from crypto.ckks.skeleton import BadCoefficientsError, Coefficients, Shape, to_bytes
+
+M = TypeVar("M", bound=Message)
+
+
+def message(kind: type[M], polynomials: Sequence[Coefficients]) -> M:
+    """A message of polynomials."""
+    return kind(polynomials=[to_bytes(one) for one in polynomials])  # type: ignore[call-arg]
+
+
+def parse(ch: Channel, sender: str, received: Any, shape: Shape, count: int) -> list[Coefficients]:
+    """The polynomials of a peer's message, or BadMessage naming the peer and the message."""
+    what = f"{ch.prefix}{received.DESCRIPTOR.name} in {ch.run}"
+    if len(received.polynomials) != count:
+        raise BadMessage(f"{sender} sent {len(received.polynomials)} polynomials in {what} instead of {count}.")
+    try:
+        return [shape.parse(raw) for raw in received.polynomials]
+    except BadCoefficientsError as error:
+        raise BadMessage(
+            f"{sender} sent a bad {what}: {error}.", "It was damaged, or made with another parameter set."
+        ) from None
+
+
+async def gather_sum(ch: Channel, kind: type[M], shape: Shape, count: int = 1) -> list[Coefficients]:
+    """The sum over all sites of each of `count` polynomials. Sums are exact, so the order of arrival is of no matter."""
+    total: list[Coefficients] = []
+    adding = anyio.Lock()
+
+    def add(sender: str, received: M) -> None:
+        parts = parse(ch, sender, received, shape, count)
+        total[:] = [shape.add(pair) for pair in zip(total, parts, strict=True)] if total else parts
+
+    async def one(sender: str) -> None:
+        received = await ch.recv(kind, sender)
+        async with adding:
+            await offload(add, sender, received)
+
+    await concurrently([partial(one, sender) for sender in ch.parties])
+    return total
+
+
+async def tell(ch: Channel, kind: type[M], polynomials: Sequence[Coefficients]) -> None:
+    """From the coordinator to all sites."""
+    await ch.send(ALL, kind, lambda: message(kind, polynomials))
+
+
+async def told(ch: Channel, kind: type[M], shape: Shape, count: int = 1) -> list[Coefficients]:
+    """What the coordinator told all sites."""
+    received = await ch.recv_broadcast(kind)
+    return await offload(parse, ch, "the coordinator", received, shape, count)
+
+
+async def give(ch: Channel, kind: type[M], make: Any) -> bytes:
+    """From a site to the coordinator; `make` computes the polynomials, once and in a thread."""
+
+    async def made() -> M:
+        return message(kind, await offload(make))
+
+    return await ch.send(HUB, kind, made)
