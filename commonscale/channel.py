@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Literal, Protocol, TypeVar
 
@@ -86,13 +86,16 @@ class Channel:
     # What a site signs and seals with; the coordinator has none.
     envelope: Envelope | None = None
     prefix: str = ""
+    # Of the agreed roster; empty before there is one. Public seeds come from it.
+    roster_digest: bytes = b""
 
     def scope(self, name: str) -> Channel:
         """The same end for a sub-protocol whose slots are named `name.…`."""
-        return Channel(
-            self.run, self.me, self.parties, self.mailbox, self.journal, self.observer, self.envelope,
-            f"{self.prefix}{name}.",
-        )  # fmt: skip
+        return replace(self, prefix=f"{self.prefix}{name}.")
+
+    def step(self, number: int) -> Channel:
+        """The same end for one step of a job that has been admitted."""
+        return replace(self, run=f"{self.run}/{number}")
 
     def slot(self, kind: type[Message], sender: str, receiver: str) -> Slot:
         """The slot of a message of this type in this scope."""

@@ -78,8 +78,10 @@ class Policy(Section):
     approval: Literal["automatic", "manual"] = "manual"
     # Patterns as of a shell: "lab_*".
     columns: list[str] = ["*"]
-    transforms: list[str] = ["zscore"]
-    sums: list[Literal["masks", "shares", "sac-proportional"]] = ["masks", "shares"]
+    transforms: list[str] = ["zscore", "minmax", "maxabs", "robust", "quantiles", "yeo-johnson"]
+    sums: list[Literal["masks", "shares", "sac-proportional", "ckks"]] = ["masks", "shares", "ckks"]
+    # Encryption parameters that are quick and NOT secure: for trying out.
+    test_profile: bool = False
     analysts: list[str] = ["*"]
     min_rows: int = Field(default=10, ge=0)
     min_sites: int = Field(default=3, ge=3)

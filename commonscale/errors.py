@@ -98,6 +98,10 @@ class Overflow(ProtocolError):
     """A column's sum does not fit the fixed-point range."""
 
 
+class SiteLost(ProtocolError):
+    """A site whose key share is needed is gone."""
+
+
 class JobFailed(ProtocolError):
     """The job ended without a result."""
 
@@ -124,6 +128,10 @@ class WrongType(DataError):
 
 class InfiniteValues(DataError):
     """A column holds infinities."""
+
+
+class OutOfRange(DataError):
+    """A column holds values beyond the bounds that the job declares."""
 
 
 class UnreadableData(DataError):

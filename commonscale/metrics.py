@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import time
 from collections.abc import Iterator
 
@@ -32,7 +33,7 @@ class RoundMetrics:
 
     def event(self, event: Event, slot: Slot, size_bytes: int) -> None:
         """Count a message."""
-        MESSAGES.labels(event, slot.kind).inc()
+        MESSAGES.labels(event, _label(slot)).inc()
         MESSAGE_BYTES.labels(event).inc(size_bytes)
 
     @contextlib.contextmanager
@@ -40,4 +41,9 @@ class RoundMetrics:
         """Time a wait."""
         start = time.monotonic()
         yield
-        ROUND_SECONDS.labels(slot.kind).observe(time.monotonic() - start)
+        ROUND_SECONDS.labels(_label(slot)).observe(time.monotonic() - start)
+
+
+def _label(slot: Slot) -> str:
+    """A message's kind without the numbers of rounds: a closed set."""
+    return ".".join(re.sub(r"-?[0-9]+$", "", part) for part in slot.kind.split(".") if not part.isdigit())

@@ -11,56 +11,20 @@ columns = ["age", "blood_pressure"]
 
 from __future__ import annotations
 
-from collections import Counter
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any
 
 from google.protobuf.message import DecodeError
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from commonscale.config import Name, Section, read_toml, validate
 from commonscale.errors import BadMessage, ConfigError
 from commonscale.protocols.admission import MIN_SITES
+from commonscale.stepspec import STEPS, AnyStep
 from commonscale.v1 import jobs_pb2
 
 MAX_SITES = 1000
-MAX_COLUMNS = 10_000
 MAX_SPEC_BYTES = 1 << 20
-
-_SUMS = {
-    "masks": jobs_pb2.SUMS_MASKS,
-    "shares": jobs_pb2.SUMS_SHARES,
-    "sac-proportional": jobs_pb2.SUMS_SAC_PROPORTIONAL,
-}
-_ROUNDS = {"two": jobs_pb2.ZSCORE_ROUNDS_TWO, "one": jobs_pb2.ZSCORE_ROUNDS_ONE}
-_SUMS_NAMES = {number: name for name, number in _SUMS.items()}
-_ROUNDS_NAMES = {number: name for name, number in _ROUNDS.items()}
-
-
-class ZScoreStep(Section):
-    """Standardize columns with the pooled mean and standard deviation."""
-
-    transform: Literal["zscore"] = "zscore"
-    columns: Annotated[list[str], Field(min_length=1, max_length=MAX_COLUMNS)]
-    # How the sums are added; see docs/protocols/secure-sum.md.
-    sums: Literal["masks", "shares", "sac-proportional"] = "masks"
-    # "one" spares a round where that costs no digits.
-    rounds: Literal["two", "one"] = "two"
-
-    @field_validator("columns")
-    @classmethod
-    def _distinct(cls, columns: list[str]) -> list[str]:
-        twice = sorted(column for column, count in Counter(columns).items() if count > 1)
-        if twice:
-            raise ValueError(f"named twice: {', '.join(twice)}")
-        if any(not column or len(column) > 200 for column in columns):
-            raise ValueError("a column's name has 1 to 200 characters")
-        return columns
-
-    def to_wire(self) -> jobs_pb2.Step:
-        """As a message."""
-        zscore = jobs_pb2.ZScore(sums=_SUMS[self.sums], rounds=_ROUNDS[self.rounds])
-        return jobs_pb2.Step(columns=self.columns, zscore=zscore)
 
 
 class Pipeline(Section):
@@ -70,7 +34,16 @@ class Pipeline(Section):
     dataset: Name = "main"
     sites: Annotated[list[Name], Field(max_length=MAX_SITES)]
     deadline_s: int = Field(default=600, gt=0, le=30 * 24 * 3600)
-    steps: Annotated[list[ZScoreStep], Field(min_length=1, max_length=100)]
+    steps: Annotated[list[AnyStep], Field(min_length=1, max_length=100)]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _transform_is_named(cls, content: Any) -> Any:
+        """A step that names no transform standardizes."""
+        if isinstance(content, dict) and isinstance(content.get("steps"), list):
+            named = [{"transform": "zscore", **step} if isinstance(step, dict) else step for step in content["steps"]]
+            return {**content, "steps": named}
+        return content
 
     @field_validator("sites")
     @classmethod
@@ -127,11 +100,9 @@ class Pipeline(Section):
             raise BadMessage(str(error)) from None
 
 
-def _step(step: jobs_pb2.Step) -> dict[str, object]:
-    if step.WhichOneof("transform") != "zscore":
+def _step(step: jobs_pb2.Step) -> dict[str, Any]:
+    field = step.WhichOneof("transform")
+    kind = next((kind for kind in STEPS if kind.wire_field() == field), None)
+    if kind is None:
         raise BadMessage("The job asks for a transform that this release does not know.", "Upgrade this daemon.")
-    return {
-        "columns": list(step.columns),
-        "sums": _SUMS_NAMES.get(step.zscore.sums, "unknown"),
-        "rounds": _ROUNDS_NAMES.get(step.zscore.rounds, "unknown"),
-    }
+    return kind.content(step)

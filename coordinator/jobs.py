@@ -241,13 +241,12 @@ class Jobs:
 
     async def _roles(self, live: LiveJob) -> Any:
         pipeline = live.record.pipeline
-        await admission.coordinator(self._channel(live, live.record.id, pipeline))
+        ch = await admission.coordinator(self._channel(live, live.record.id, pipeline))
         if live.record.state != "running":
             live.record = await offload(partial(self._store.update, live.record, state="running"))
             live.notify()
         return [
-            (await steps.coordinator(self._channel(live, f"{live.record.id}/{number}", pipeline), step)).parameters()
-            for number, step in enumerate(pipeline.steps)
+            (await steps.coordinator(ch.step(number), step)).parameters() for number, step in enumerate(pipeline.steps)
         ]
 
     async def _outcomes(self, live: LiveJob) -> Any:

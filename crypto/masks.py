@@ -9,12 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF, HKDFExpand
+from numpy.typing import NDArray
 
 from crypto import ring
+
+Integers = NDArray[np.uint64]
 
 
 def pair_key(own: X25519PrivateKey, theirs: X25519PublicKey, roster_digest: bytes) -> bytes:
@@ -24,10 +28,13 @@ def pair_key(own: X25519PrivateKey, theirs: X25519PublicKey, roster_digest: byte
 
 def expand(key: bytes, context: bytes, length: int) -> ring.Vector:
     """The pair's mask for one context: `length` uniformly random ring elements."""
+    return ring.from_bytes(_stream(key, context, length * ring.ELEMENT_BYTES))
+
+
+def _stream(key: bytes, context: bytes, size: int) -> bytes:
     stream_key = HKDFExpand(SHA256(), 32, info=b"commonscale/v1/mask\0" + context).derive(key)
     # The key serves this one stream only, so the counter may start at zero.
-    stream = Cipher(algorithms.AES(stream_key), modes.CTR(bytes(16))).encryptor()
-    return ring.from_bytes(stream.update(bytes(length * ring.ELEMENT_BYTES)))
+    return Cipher(algorithms.AES(stream_key), modes.CTR(bytes(16))).encryptor().update(bytes(size))
 
 
 def apply(vector: ring.Vector, me: str, pair_keys: Mapping[str, bytes], context: bytes) -> ring.Vector:
@@ -36,3 +43,13 @@ def apply(vector: ring.Vector, me: str, pair_keys: Mapping[str, bytes], context:
         mask = expand(key, context, len(vector))
         vector = ring.add(vector, mask) if me < other else ring.subtract(vector, mask)
     return vector
+
+
+def apply64(vector: Integers, me: str, pair_keys: Mapping[str, bytes], context: bytes) -> Integers:
+    """The same for a vector of integers modulo 2^64."""
+    masked = vector.astype("<u8")
+    for other, key in pair_keys.items():
+        mask = np.frombuffer(_stream(key, context, 8 * len(vector)), "<u8")
+        # Unsigned arithmetic wraps around: that is the modulus.
+        masked = masked + mask if me < other else masked - mask
+    return masked

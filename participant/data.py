@@ -1,4 +1,4 @@
-"""A site's table: CSV or Parquet, read by DuckDB. Python sees aggregates, never rows."""
+"""A site's table: CSV or Parquet, read by DuckDB. Python sees aggregates, and for ranks single columns in order."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+import numpy as np
 import pyarrow as pa
 
 from commonscale.config import DataSource
 from commonscale.errors import DataChanged, InfiniteValues, MissingColumn, UnreadableData, WrongType
+from commonscale.transforms.ordering import Floats
 
 _KINDS = {
     "number": (
@@ -40,6 +42,7 @@ class DuckTable:
         self._loaded = ""
         self._types: dict[str, str] = {}
         self._sums: dict[tuple[str, ...], list[tuple[int, float, float]]] = {}
+        self._ordered: dict[tuple[str, ...], list[Floats]] = {}
 
     def fingerprint(self) -> str:
         """Changes when the files change."""
@@ -107,6 +110,28 @@ class DuckTable:
         """For each column: the sum of x - mean and the sum of (x - mean)², over present values."""
         rows = self._aggregate(columns, ["fsum({x})", "fsum({x} * {x})"], means)
         return [(float(deviation or 0), float(squared or 0)) for deviation, squared in rows]
+
+    def extremes(self, columns: Sequence[str]) -> list[tuple[float, float] | None]:
+        """The smallest and largest present value of each column; None where there is none."""
+        rows = self._aggregate(columns, ["min({x})", "max({x})"])
+        return [(float(low), float(high)) if low is not None else None for low, high in rows]
+
+    def ordered(self, columns: Sequence[str]) -> list[Floats]:
+        """The present values of each column, in order. Eight bytes a value; the last table asked for is kept."""
+        key = (self.fingerprint(), *columns)
+        found = self._ordered.get(key)
+        if found is None:
+            types = self.types()
+            found = [self._sorted(column, types[column]) for column in columns]
+            # A search asks for the same values in every round.
+            self._ordered = {key: found}
+        return found
+
+    def _sorted(self, column: str, duck_type: str) -> Floats:
+        with self._cursor() as cursor:
+            query = f"SELECT x FROM (SELECT {_as_double(column, duck_type)} AS x FROM source) WHERE x IS NOT NULL"
+            values: Floats = np.asarray(cursor.execute(query).fetchnumpy()["x"], dtype=np.float64)
+        return np.sort(values)
 
     def batches(self, columns: Sequence[str], rows_at_once: int = 65_536) -> Iterator[pa.RecordBatch]:
         """The whole table in columnar pieces, numbers of the given columns as doubles."""
@@ -200,6 +225,16 @@ class PinnedTable:
         """As the table's."""
         self._check()
         return self.table.deviations(columns, means)
+
+    def extremes(self, columns: Sequence[str]) -> list[tuple[float, float] | None]:
+        """As the table's."""
+        self._check()
+        return self.table.extremes(columns)
+
+    def ordered(self, columns: Sequence[str]) -> list[Floats]:
+        """As the table's."""
+        self._check()
+        return self.table.ordered(columns)
 
     def _check(self) -> None:
         if self.table.fingerprint() != self.fingerprint:

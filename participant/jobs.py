@@ -42,6 +42,7 @@ from commonscale.results import canonical_json
 from commonscale.seal import JobKeys
 from commonscale.slot import ALL, HUB, Slot
 from commonscale.transforms import scaler
+from commonscale.transforms.results import Fitted
 from commonscale.v1.protocols_pb2 import Answer, Column, ColumnKind, Failure, Outcome, Roster, Signed, Success
 from crypto import signing
 from participant import policy
@@ -115,7 +116,7 @@ async def run_job(site: Site, job: SiteJob) -> None:
         log.info("job done", job=job.id, steps=len(fitted))
 
 
-async def _in_time(site: Site, job: SiteJob, ch: Channel) -> list[steps.Fitted]:
+async def _in_time(site: Site, job: SiteJob, ch: Channel) -> list[Fitted]:
     pipeline = Pipeline.from_bytes(job.spec)
     # By this site's clock alone, from when it was invited: clocks of two sites may differ.
     left_s = pipeline.deadline_s + DEADLINE_GRACE_S - (time.time() - job.received_at_ms / 1000)
@@ -126,7 +127,7 @@ async def _in_time(site: Site, job: SiteJob, ch: Channel) -> list[steps.Fitted]:
         raise DeadlineMissed(f"{site.name} did not hear of the job's end in time.") from None
 
 
-async def _patiently(site: Site, job: SiteJob, pipeline: Pipeline, ch: Channel) -> list[steps.Fitted]:
+async def _patiently(site: Site, job: SiteJob, pipeline: Pipeline, ch: Channel) -> list[Fitted]:
     """While this site's disk takes nothing, the job waits; running it again makes nothing twice."""
     while True:
         try:
@@ -136,17 +137,16 @@ async def _patiently(site: Site, job: SiteJob, pipeline: Pipeline, ch: Channel) 
             await anyio.sleep(RETRY_S)
 
 
-async def _take_part(site: Site, job: SiteJob, pipeline: Pipeline, ch: Channel) -> list[steps.Fitted]:
+async def _take_part(site: Site, job: SiteJob, pipeline: Pipeline, ch: Channel) -> list[Fitted]:
     # What must not change if we run again: the keys, and which data we accepted for.
     keys = JobKeys.from_bytes(await ch.keep("Keys", lambda: JobKeys.generate().to_bytes()))
     fingerprint = await ch.keep("Fingerprint", lambda: _fingerprint(site, pipeline))
     await _answer(site, job, pipeline, ch, keys)
-    envelope = await admission.party(ch, job.spec, keys, site.key, site.authority)
+    ch = await admission.party(ch, job.spec, keys, site.key, site.authority)
     table = site.tables[pipeline.dataset].pinned(fingerprint.decode())
-    fitted: list[steps.Fitted] = []
+    fitted: list[Fitted] = []
     for number, step in enumerate(pipeline.steps):
-        run = Channel(f"{job.id}/{number}", ch.me, ch.parties, ch.mailbox, ch.journal, ch.observer, envelope)
-        fitted.append(await steps.party(run, step, table))
+        fitted.append(await steps.party(ch.step(number), step, table))
     digest = await offload(_save, site, job, pipeline, fitted)
     await ch.send(HUB, Outcome, lambda: Outcome(success=Success(result_sha256=digest)))
     return fitted
@@ -229,16 +229,17 @@ def _fingerprint(site: Site, pipeline: Pipeline) -> bytes:
         return b""
 
 
-def _save(site: Site, job: SiteJob, pipeline: Pipeline, fitted: list[steps.Fitted]) -> bytes:
+def _save(site: Site, job: SiteJob, pipeline: Pipeline, fitted: list[Fitted]) -> bytes:
     """Estimators and parameters into results/JOB/; returns the hash that all parties compare."""
     directory = site.results / job.id
     directory.mkdir(parents=True, exist_ok=True)
     parameters: list[dict[str, Any]] = []
     for number, (step, result) in enumerate(zip(pipeline.steps, fitted, strict=True)):
         parameters.append(result.parameters())
-        fresh = directory / f"{number}-{step.transform}.skops.new"
-        scaler.save(result.estimator(), fresh)
-        fresh.replace(directory / f"{number}-{step.transform}.skops")
+        if (estimator := result.estimator()) is not None:
+            fresh = directory / f"{number}-{step.transform}.skops.new"
+            scaler.save(estimator, fresh)
+            fresh.replace(directory / f"{number}-{step.transform}.skops")
     text = canonical_json(parameters)
     replace_file(directory / "parameters.json", text.encode())
     digest = hashlib.sha256(text.encode()).digest()

@@ -18,8 +18,10 @@ def check_request(policy: Policy, pipeline: Pipeline, analyst: str) -> None:
     for step in pipeline.steps:
         if step.transform not in policy.transforms:
             raise Refused(f"Its policy does not allow the transform {step.transform!r}.")
-        if step.sums not in policy.sums:
-            raise Refused(f"Its policy does not allow sums by {step.sums!r}; allowed: {', '.join(policy.sums)}.")
+        for way in sorted(step.ways - set(policy.sums)):
+            raise Refused(f"Its policy does not allow sums by {way!r}; allowed: {', '.join(policy.sums)}.")
+        if step.ckks_options and step.ckks_options.profile == "test" and not policy.test_profile:
+            raise Refused("Its policy does not allow the profile 'test', which is not secure.")
         for column in step.columns:
             if not _any_match(column, policy.columns):
                 raise Refused(f"Its policy does not allow the column {column!r}.")

@@ -20,7 +20,7 @@ from commonscale.pki import CertificateAuthority, request
 from commonscale.protocols import admission
 from commonscale.seal import JobKeys
 from commonscale.slot import HUB, Slot
-from commonscale.transforms.moments import Moments
+from commonscale.transforms.results import Fitted
 from commonscale.v1.protocols_pb2 import Column, ColumnKind, Signed
 from crypto import signing
 
@@ -42,6 +42,13 @@ class NumpyTable:
         present = [self._present(column) for column in columns]
         with np.errstate(over="ignore"):
             return [(len(x), float(x.sum()), float(np.square(x).sum())) for x in present]
+
+    def extremes(self, columns: Sequence[str]) -> list[tuple[float, float] | None]:
+        present = [self._present(column) for column in columns]
+        return [(float(x.min()), float(x.max())) if len(x) else None for x in present]
+
+    def ordered(self, columns: Sequence[str]) -> list[np.ndarray]:
+        return [np.sort(self._present(column)) for column in columns]
 
     def deviations(self, columns: Sequence[str], means: Sequence[float]) -> list[tuple[float, float]]:
         present = [self._present(column) - mean for column, mean in zip(columns, means, strict=True)]
@@ -101,7 +108,7 @@ class Federation:
     async def site(
         self, name: str, pipeline: Pipeline, table: NumpyTable, mailbox: Mailbox | None = None,
         observer: Observer | None = None, spec: bytes | None = None,
-    ) -> Moments:  # fmt: skip
+    ) -> Fitted:  # fmt: skip
         member = self.members[name]
         spec = spec or pipeline.to_bytes()
         ch = self.channel(JOB, name, mailbox, observer)
@@ -110,21 +117,18 @@ class Federation:
         der = member.certificate.public_bytes(serialization.Encoding.DER)
         answer = admission.acceptance(spec, keys, columns)
         await ch.send(HUB, Signed, lambda: admission.sign_answer(ch, answer, member.key, der))
-        envelope = await admission.party(ch, spec, keys, member.key, self.authority)
-        run = Channel(f"{JOB}/0", name, ch.parties, ch.mailbox, ch.journal, ch.observer, envelope)
-        return (await steps.party(run, pipeline.steps[0], table)).moments
+        ch = await admission.party(ch, spec, keys, member.key, self.authority)
+        return await steps.party(ch.step(0), pipeline.steps[0], table)
 
-    async def hub(
-        self, pipeline: Pipeline, mailbox: Mailbox | None = None, observer: Observer | None = None
-    ) -> Moments:
-        await admission.coordinator(self.channel(JOB, HUB, mailbox, observer))
-        return (await steps.coordinator(self.channel(f"{JOB}/0", HUB, mailbox, observer), pipeline.steps[0])).moments
+    async def hub(self, pipeline: Pipeline, mailbox: Mailbox | None = None, observer: Observer | None = None) -> Fitted:
+        ch = await admission.coordinator(self.channel(JOB, HUB, mailbox, observer))
+        return await steps.coordinator(ch.step(0), pipeline.steps[0])
 
-    async def run(self, pipeline: Pipeline, tables: dict[str, NumpyTable]) -> dict[str, Moments]:
+    async def run(self, pipeline: Pipeline, tables: dict[str, NumpyTable]) -> dict[str, Fitted]:
         """All roles to their end; the coordinator's result is under HUB."""
-        results: dict[str, Moments] = {}
+        results: dict[str, Fitted] = {}
 
-        async def role(name: str, work: Awaitable[Moments]) -> None:
+        async def role(name: str, work: Awaitable[Fitted]) -> None:
             results[name] = await work
 
         async with anyio.create_task_group() as tasks:

@@ -7,8 +7,8 @@ imbalanced. The headings of the paper's Table I have β = 5 under "high" and β 
 
 Quantity: the clients' shares of all rows are one draw of Dir(β). Label: one draw for each class; a real-valued target
 counts by its tenth of the training distribution. A client's shares are the same in its training, validation and test
-rows. Li et al. draw again until everyone has ten rows, which 30 clients of 409 rows cannot have: here the largest
-clients hand rows over until everyone has five training rows (MIN_ROWS).
+rows. Li et al. draw again until everyone has ten rows, which with 30 clients of 409 rows would hardly ever end: here
+the largest clients hand rows over until everyone has five training rows (MIN_ROWS).
 
 Feature: rows are dealt out equally, then client i of P adds Gaussian noise of variance σ·i/P to every value of all
 its rows, as in Li et al. They add it to pixels between 0 and 1; the columns here range from 0.0001 to 1000, where one

@@ -56,6 +56,8 @@ def draw(rows: Sequence[Row], path: Path) -> None:
                 if i == 0:
                     panels[i, j].set_title("IID" if setting[1] == "-" else f"{setting[1]} {setting[0]} imbalance")
             panels[i, 0].set_ylabel(f"{dataset}\n{_metric(lines, dataset)}")
+            # Only now: a limit set before the last panel is drawn would cut that one.
+            panels[i, 0].set_ylim(bottom=max(LOWEST, panels[i, 0].get_ylim()[0]))
         handles, labels = panels[0, 0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
         figure.savefig(path, dpi=110, metadata={"Date": None} if path.suffix == ".svg" else None)
@@ -75,5 +77,4 @@ def _panel(axes: Axes, lines: Sequence[Row]) -> None:
         axes.bar(where, heights, 0.25, yerr=spreads, color=colour, label=place, error_kw={"lw": 0.6})
     axes.axhline(max(float(np.mean([x[NONE] for x in lines])), LOWEST), color="0.4", ls="--", lw=0.8, label=NONE)
     axes.set_xticks(range(len(names)), names, rotation=20)
-    axes.set_ylim(bottom=0.0 if lines[0]["metric"] == "F1" else LOWEST)
     axes.spines[["top", "right"]].set_visible(False)

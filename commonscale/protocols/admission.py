@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from dataclasses import replace
 
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -75,19 +76,17 @@ def refusal(code: str, reason: str) -> Answer:
     return Answer(refusal=Refusal(code=code, reason=reason))
 
 
-async def party(
-    ch: Channel, spec: bytes, keys: JobKeys, identity: signing.SigningKey, authority: Authority
-) -> Envelope:
-    """Role of a site that has accepted: returns what it seals and signs with from here on."""
+async def party(ch: Channel, spec: bytes, keys: JobKeys, identity: signing.SigningKey, authority: Authority) -> Channel:
+    """Role of a site that has accepted: returns the channel for everything from here on, with its seals."""
     # 3. Check the roster and agree on it.
     roster = await ch.recv_broadcast(Roster)
     envelope = await offload(verify_roster, ch, roster, spec, keys, identity, authority)
-    confirmed = Channel(ch.run, ch.me, ch.parties, ch.mailbox, ch.journal, ch.observer, envelope, "roster.")
-    await agreement.party(confirmed, envelope.roster_digest)
-    return envelope
+    admitted = replace(ch, envelope=envelope, roster_digest=envelope.roster_digest)
+    await agreement.party(admitted.scope("roster"), envelope.roster_digest)
+    return admitted
 
 
-async def coordinator(ch: Channel) -> None:
+async def coordinator(ch: Channel) -> Channel:
     """Role of the coordinator: raises Refused with every refusing site's reason."""
     # 1. Everyone's answer.
     signed = await ch.gather(Signed)
@@ -99,8 +98,10 @@ async def coordinator(ch: Channel) -> None:
         raise Refused(" ".join(f"{site} refused: {reason}" for site, reason in refusals.items()))
     # 2. The roster, once the schemas agree.
     compare_schemas({site: answer.acceptance for site, answer in answers.items()})
-    await ch.broadcast(Roster(entries=[RosterEntry(site=site, answer=signed[site]) for site in ch.parties]))
+    roster = Roster(entries=[RosterEntry(site=site, answer=signed[site]) for site in ch.parties])
+    await ch.broadcast(roster)
     await agreement.coordinator(ch.scope("roster"))
+    return replace(ch, roster_digest=_digest(roster))
 
 
 def verify_roster(
@@ -129,8 +130,11 @@ def verify_roster(
     compare_schemas(acceptances)
     if members[ch.me].mask_key != keys.mask.public_key() or members[ch.me].seal_key != keys.seal.public_key():
         raise Disagreement(f"The roster lists other keys for {ch.me} than it made.")
-    digest = hashlib.sha256(roster.SerializeToString(deterministic=True)).digest()
-    return Envelope(ch.me, identity, keys, members, digest)
+    return Envelope(ch.me, identity, keys, members, _digest(roster))
+
+
+def _digest(roster: Roster) -> bytes:
+    return hashlib.sha256(roster.SerializeToString(deterministic=True)).digest()
 
 
 def _verify_answer(slot: Slot, signed: Signed, authority: Authority) -> signing.VerifyKey:

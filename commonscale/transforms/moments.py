@@ -24,10 +24,10 @@ class TableStatistics(Protocol):
 
 @dataclass(frozen=True)
 class Moments:
-    """Pooled count, mean and variance (divided by the count), a value a column."""
+    """Pooled count, mean and variance (divided by the count), a value a column. A count may be kept secret: None."""
 
     columns: tuple[str, ...]
-    count: tuple[int, ...]
+    count: tuple[int, ...] | None
     mean: tuple[float, ...]
     variance: tuple[float, ...]
 

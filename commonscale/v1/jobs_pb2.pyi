@@ -19,6 +19,92 @@ else:
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class _CkksProfile:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _CkksProfileEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_CkksProfile.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    CKKS_PROFILE_UNSPECIFIED: _CkksProfile.ValueType  # 0
+    CKKS_PROFILE_STANDARD: _CkksProfile.ValueType  # 1
+    CKKS_PROFILE_HIGH_LATENCY: _CkksProfile.ValueType  # 2
+    """Fewer rounds, larger messages."""
+    CKKS_PROFILE_TEST: _CkksProfile.ValueType  # 3
+    """Quick and NOT secure."""
+
+class CkksProfile(_CkksProfile, metaclass=_CkksProfileEnumTypeWrapper): ...
+
+CKKS_PROFILE_UNSPECIFIED: CkksProfile.ValueType  # 0
+CKKS_PROFILE_STANDARD: CkksProfile.ValueType  # 1
+CKKS_PROFILE_HIGH_LATENCY: CkksProfile.ValueType  # 2
+"""Fewer rounds, larger messages."""
+CKKS_PROFILE_TEST: CkksProfile.ValueType  # 3
+"""Quick and NOT secure."""
+Global___CkksProfile: _TypeAlias = CkksProfile  # noqa: Y015
+
+class _KeyUse:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _KeyUseEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_KeyUse.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    KEY_USE_UNSPECIFIED: _KeyUse.ValueType  # 0
+    KEY_USE_FRESH: _KeyUse.ValueType  # 1
+    """A key set lives for one step."""
+    KEY_USE_REUSE: _KeyUse.ValueType  # 2
+    """A key set of the same sites is used again, if all still hold it; else one is made and kept."""
+
+class KeyUse(_KeyUse, metaclass=_KeyUseEnumTypeWrapper): ...
+
+KEY_USE_UNSPECIFIED: KeyUse.ValueType  # 0
+KEY_USE_FRESH: KeyUse.ValueType  # 1
+"""A key set lives for one step."""
+KEY_USE_REUSE: KeyUse.ValueType  # 2
+"""A key set of the same sites is used again, if all still hold it; else one is made and kept."""
+Global___KeyUse: _TypeAlias = KeyUse  # noqa: Y015
+
+class _ExtremesVariant:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _ExtremesVariantEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ExtremesVariant.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    EXTREMES_VARIANT_UNSPECIFIED: _ExtremesVariant.ValueType  # 0
+    EXTREMES_VARIANT_AUTO: _ExtremesVariant.ValueType  # 1
+    EXTREMES_VARIANT_SEARCH: _ExtremesVariant.ValueType  # 2
+    EXTREMES_VARIANT_SEQUENTIAL: _ExtremesVariant.ValueType  # 3
+    EXTREMES_VARIANT_TREE: _ExtremesVariant.ValueType  # 4
+    EXTREMES_VARIANT_ALL_PAIRS: _ExtremesVariant.ValueType  # 5
+
+class ExtremesVariant(_ExtremesVariant, metaclass=_ExtremesVariantEnumTypeWrapper): ...
+
+EXTREMES_VARIANT_UNSPECIFIED: ExtremesVariant.ValueType  # 0
+EXTREMES_VARIANT_AUTO: ExtremesVariant.ValueType  # 1
+EXTREMES_VARIANT_SEARCH: ExtremesVariant.ValueType  # 2
+EXTREMES_VARIANT_SEQUENTIAL: ExtremesVariant.ValueType  # 3
+EXTREMES_VARIANT_TREE: ExtremesVariant.ValueType  # 4
+EXTREMES_VARIANT_ALL_PAIRS: ExtremesVariant.ValueType  # 5
+Global___ExtremesVariant: _TypeAlias = ExtremesVariant  # noqa: Y015
+
+class _RanksVariant:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _RanksVariantEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_RanksVariant.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    RANKS_VARIANT_UNSPECIFIED: _RanksVariant.ValueType  # 0
+    RANKS_VARIANT_COUNTS: _RanksVariant.ValueType  # 1
+    RANKS_VARIANT_PRIVATE: _RanksVariant.ValueType  # 2
+    RANKS_VARIANT_BINARY: _RanksVariant.ValueType  # 3
+
+class RanksVariant(_RanksVariant, metaclass=_RanksVariantEnumTypeWrapper): ...
+
+RANKS_VARIANT_UNSPECIFIED: RanksVariant.ValueType  # 0
+RANKS_VARIANT_COUNTS: RanksVariant.ValueType  # 1
+RANKS_VARIANT_PRIVATE: RanksVariant.ValueType  # 2
+RANKS_VARIANT_BINARY: RanksVariant.ValueType  # 3
+Global___RanksVariant: _TypeAlias = RanksVariant  # noqa: Y015
+
 class _Sums:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -29,6 +115,8 @@ class _SumsEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Sums.ValueType],
     SUMS_MASKS: _Sums.ValueType  # 1
     SUMS_SHARES: _Sums.ValueType  # 2
     SUMS_SAC_PROPORTIONAL: _Sums.ValueType  # 3
+    SUMS_CKKS: _Sums.ValueType  # 4
+    """Encrypted to a collective key."""
 
 class Sums(_Sums, metaclass=_SumsEnumTypeWrapper):
     """Sums is the way secure sums are added."""
@@ -37,6 +125,8 @@ SUMS_UNSPECIFIED: Sums.ValueType  # 0
 SUMS_MASKS: Sums.ValueType  # 1
 SUMS_SHARES: Sums.ValueType  # 2
 SUMS_SAC_PROPORTIONAL: Sums.ValueType  # 3
+SUMS_CKKS: Sums.ValueType  # 4
+"""Encrypted to a collective key."""
 Global___Sums: _TypeAlias = Sums  # noqa: Y015
 
 class _ZScoreRounds:
@@ -131,21 +221,41 @@ class Step(_message.Message):
 
     COLUMNS_FIELD_NUMBER: _builtins.int
     ZSCORE_FIELD_NUMBER: _builtins.int
+    MINMAX_FIELD_NUMBER: _builtins.int
+    MAXABS_FIELD_NUMBER: _builtins.int
+    ROBUST_FIELD_NUMBER: _builtins.int
+    QUANTILES_FIELD_NUMBER: _builtins.int
+    YEO_JOHNSON_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def columns(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
     def zscore(self) -> Global___ZScore: ...
+    @_builtins.property
+    def minmax(self) -> Global___MinMax: ...
+    @_builtins.property
+    def maxabs(self) -> Global___MaxAbs: ...
+    @_builtins.property
+    def robust(self) -> Global___Robust: ...
+    @_builtins.property
+    def quantiles(self) -> Global___Quantiles: ...
+    @_builtins.property
+    def yeo_johnson(self) -> Global___YeoJohnson: ...
     def __init__(
         self,
         *,
         columns: _abc.Iterable[_builtins.str] | None = ...,
         zscore: Global___ZScore | None = ...,
+        minmax: Global___MinMax | None = ...,
+        maxabs: Global___MaxAbs | None = ...,
+        robust: Global___Robust | None = ...,
+        quantiles: Global___Quantiles | None = ...,
+        yeo_johnson: Global___YeoJohnson | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["transform", b"transform", "zscore", b"zscore"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["maxabs", b"maxabs", "minmax", b"minmax", "quantiles", b"quantiles", "robust", b"robust", "transform", b"transform", "yeo_johnson", b"yeo_johnson", "zscore", b"zscore"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["columns", b"columns", "transform", b"transform", "zscore", b"zscore"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["columns", b"columns", "maxabs", b"maxabs", "minmax", b"minmax", "quantiles", b"quantiles", "robust", b"robust", "transform", b"transform", "yeo_johnson", b"yeo_johnson", "zscore", b"zscore"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_transform: _TypeAlias = _typing.Literal["zscore"]  # noqa: Y015
+    _WhichOneofReturnType_transform: _TypeAlias = _typing.Literal["zscore", "minmax", "maxabs", "robust", "quantiles", "yeo_johnson"]  # noqa: Y015
     _WhichOneofArgType_transform: _TypeAlias = _typing.Literal["transform", b"transform"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_transform) -> _WhichOneofReturnType_transform | None: ...
 
@@ -159,21 +269,237 @@ class ZScore(_message.Message):
 
     SUMS_FIELD_NUMBER: _builtins.int
     ROUNDS_FIELD_NUMBER: _builtins.int
+    CKKS_FIELD_NUMBER: _builtins.int
+    MAX_ROWS_FIELD_NUMBER: _builtins.int
     sums: Global___Sums.ValueType
     rounds: Global___ZScoreRounds.ValueType
+    max_rows: _builtins.int
+    """The most rows there may be at all sites together, with SUMS_CKKS."""
+    @_builtins.property
+    def ckks(self) -> Global___Ckks:
+        """With SUMS_CKKS only."""
+
     def __init__(
         self,
         *,
         sums: Global___Sums.ValueType = ...,
         rounds: Global___ZScoreRounds.ValueType = ...,
+        ckks: Global___Ckks | None = ...,
+        max_rows: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["ckks", b"ckks"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["rounds", b"rounds", "sums", b"sums"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ckks", b"ckks", "max_rows", b"max_rows", "rounds", b"rounds", "sums", b"sums"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ZScore: _TypeAlias = ZScore  # noqa: Y015
+
+@_typing.final
+class MinMax(_message.Message):
+    """MinMax brings columns into a range by their smallest and largest values."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VARIANT_FIELD_NUMBER: _builtins.int
+    RANGE_LOW_FIELD_NUMBER: _builtins.int
+    RANGE_HIGH_FIELD_NUMBER: _builtins.int
+    CLIP_FIELD_NUMBER: _builtins.int
+    CKKS_FIELD_NUMBER: _builtins.int
+    LATENCY_MS_FIELD_NUMBER: _builtins.int
+    variant: Global___ExtremesVariant.ValueType
+    range_low: _builtins.float
+    range_high: _builtins.float
+    clip: _builtins.bool
+    latency_ms: _builtins.int
+    @_builtins.property
+    def ckks(self) -> Global___Ckks: ...
+    def __init__(
+        self,
+        *,
+        variant: Global___ExtremesVariant.ValueType = ...,
+        range_low: _builtins.float = ...,
+        range_high: _builtins.float = ...,
+        clip: _builtins.bool = ...,
+        ckks: Global___Ckks | None = ...,
+        latency_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["ckks", b"ckks"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ckks", b"ckks", "clip", b"clip", "latency_ms", b"latency_ms", "range_high", b"range_high", "range_low", b"range_low", "variant", b"variant"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MinMax: _TypeAlias = MinMax  # noqa: Y015
+
+@_typing.final
+class MaxAbs(_message.Message):
+    """MaxAbs divides columns by their largest magnitude."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VARIANT_FIELD_NUMBER: _builtins.int
+    CKKS_FIELD_NUMBER: _builtins.int
+    LATENCY_MS_FIELD_NUMBER: _builtins.int
+    variant: Global___ExtremesVariant.ValueType
+    latency_ms: _builtins.int
+    @_builtins.property
+    def ckks(self) -> Global___Ckks: ...
+    def __init__(
+        self,
+        *,
+        variant: Global___ExtremesVariant.ValueType = ...,
+        ckks: Global___Ckks | None = ...,
+        latency_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["ckks", b"ckks"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ckks", b"ckks", "latency_ms", b"latency_ms", "variant", b"variant"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MaxAbs: _TypeAlias = MaxAbs  # noqa: Y015
+
+@_typing.final
+class Robust(_message.Message):
+    """Robust centres columns by their median and scales them by an interquantile range."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VARIANT_FIELD_NUMBER: _builtins.int
+    SUMS_FIELD_NUMBER: _builtins.int
+    QUANTILE_LOW_FIELD_NUMBER: _builtins.int
+    QUANTILE_HIGH_FIELD_NUMBER: _builtins.int
+    WITH_CENTERING_FIELD_NUMBER: _builtins.int
+    WITH_SCALING_FIELD_NUMBER: _builtins.int
+    UNIT_VARIANCE_FIELD_NUMBER: _builtins.int
+    CKKS_FIELD_NUMBER: _builtins.int
+    EPSILON_FIELD_NUMBER: _builtins.int
+    variant: Global___RanksVariant.ValueType
+    sums: Global___Sums.ValueType
+    quantile_low: _builtins.float
+    """In percent."""
+    quantile_high: _builtins.float
+    with_centering: _builtins.bool
+    with_scaling: _builtins.bool
+    unit_variance: _builtins.bool
+    epsilon: _builtins.float
+    """Of the binary variant."""
+    @_builtins.property
+    def ckks(self) -> Global___Ckks: ...
+    def __init__(
+        self,
+        *,
+        variant: Global___RanksVariant.ValueType = ...,
+        sums: Global___Sums.ValueType = ...,
+        quantile_low: _builtins.float = ...,
+        quantile_high: _builtins.float = ...,
+        with_centering: _builtins.bool = ...,
+        with_scaling: _builtins.bool = ...,
+        unit_variance: _builtins.bool = ...,
+        ckks: Global___Ckks | None = ...,
+        epsilon: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["ckks", b"ckks"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ckks", b"ckks", "epsilon", b"epsilon", "quantile_high", b"quantile_high", "quantile_low", b"quantile_low", "sums", b"sums", "unit_variance", b"unit_variance", "variant", b"variant", "with_centering", b"with_centering", "with_scaling", b"with_scaling"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Robust: _TypeAlias = Robust  # noqa: Y015
+
+@_typing.final
+class Quantiles(_message.Message):
+    """Quantiles gives ranked elements of columns."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VARIANT_FIELD_NUMBER: _builtins.int
+    SUMS_FIELD_NUMBER: _builtins.int
+    QUANTILES_FIELD_NUMBER: _builtins.int
+    CKKS_FIELD_NUMBER: _builtins.int
+    EPSILON_FIELD_NUMBER: _builtins.int
+    variant: Global___RanksVariant.ValueType
+    sums: Global___Sums.ValueType
+    epsilon: _builtins.float
+    @_builtins.property
+    def quantiles(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]: ...
+    @_builtins.property
+    def ckks(self) -> Global___Ckks: ...
+    def __init__(
+        self,
+        *,
+        variant: Global___RanksVariant.ValueType = ...,
+        sums: Global___Sums.ValueType = ...,
+        quantiles: _abc.Iterable[_builtins.float] | None = ...,
+        ckks: Global___Ckks | None = ...,
+        epsilon: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["ckks", b"ckks"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ckks", b"ckks", "epsilon", b"epsilon", "quantiles", b"quantiles", "sums", b"sums", "variant", b"variant"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Quantiles: _TypeAlias = Quantiles  # noqa: Y015
+
+@_typing.final
+class YeoJohnson(_message.Message):
+    """YeoJohnson makes columns more like a normal distribution."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SUMS_FIELD_NUMBER: _builtins.int
+    STANDARDIZE_FIELD_NUMBER: _builtins.int
+    sums: Global___Sums.ValueType
+    standardize: _builtins.bool
+    def __init__(
+        self,
+        *,
+        sums: Global___Sums.ValueType = ...,
+        standardize: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["standardize", b"standardize", "sums", b"sums"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___YeoJohnson: _TypeAlias = YeoJohnson  # noqa: Y015
+
+@_typing.final
+class Ckks(_message.Message):
+    """Ckks says how a computation under encryption is done."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PROFILE_FIELD_NUMBER: _builtins.int
+    KEYS_FIELD_NUMBER: _builtins.int
+    MAX_ABS_FIELD_NUMBER: _builtins.int
+    RECOVERY_FIELD_NUMBER: _builtins.int
+    profile: Global___CkksProfile.ValueType
+    keys: Global___KeyUse.ValueType
+    recovery: _builtins.bool
+    """Whether key shares are secret-shared, so that a lost site can be stood in for."""
+    @_builtins.property
+    def max_abs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """Bounds of the magnitudes, one a column or one for all; found privately where there are none."""
+
+    def __init__(
+        self,
+        *,
+        profile: Global___CkksProfile.ValueType = ...,
+        keys: Global___KeyUse.ValueType = ...,
+        max_abs: _abc.Iterable[_builtins.float] | None = ...,
+        recovery: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["keys", b"keys", "max_abs", b"max_abs", "profile", b"profile", "recovery", b"recovery"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Ckks: _TypeAlias = Ckks  # noqa: Y015
 
 @_typing.final
 class Job(_message.Message):

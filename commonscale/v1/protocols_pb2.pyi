@@ -801,6 +801,27 @@ class MaskedCounts(_message.Message):
 Global___MaskedCounts: _TypeAlias = MaskedCounts  # noqa: Y015
 
 @_typing.final
+class Answers(_message.Message):
+    """Answers has one bit a question: whether any site said yes."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BITS_FIELD_NUMBER: _builtins.int
+    bits: _builtins.bytes
+    def __init__(
+        self,
+        *,
+        bits: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bits", b"bits"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Answers: _TypeAlias = Answers  # noqa: Y015
+
+@_typing.final
 class CountShare(_message.Message):
     """CountShare is one additive share of a site's counts, sealed to its receiver."""
 

@@ -98,9 +98,7 @@ class Context:
                     template = self.cc.Compress(template, towers)
                 if polynomials == 1:
                     template.RemoveElement(0)
-                self._by_towers[key] = Skeleton(
-                    template, self.ring_dim, _loader(openfhe.DeserializeCiphertextString)
-                )
+                self._by_towers[key] = Skeleton(template, self.ring_dim, _loader(openfhe.DeserializeCiphertextString))
             return self._by_towers[key]
 
     @cached_property

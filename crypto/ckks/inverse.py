@@ -10,6 +10,7 @@ x·Q_n = c_n - R_n holds for whatever R the noise has made of T_n, so early nois
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
 from crypto.ckks.arithmetic import Arithmetic, H, with_levels
@@ -23,20 +24,21 @@ def line(kappa: float) -> tuple[float, float]:
     return -2 / (1 - 1 / kappa), (1 + 1 / kappa) / (1 - 1 / kappa)
 
 
-def constants(kappa: float) -> Iterator[float]:
+def constants(kappa: float, error: float = ERROR) -> Iterator[float]:
     """c_1, c_2, c_4, … until the error is small enough."""
     _, c = line(kappa)
     yield c
-    while c < 1 / ERROR:
+    while c < 1 / error:
         c = 2 * c * c - 1
         yield c
 
 
-async def inverse(ops: Arithmetic[H], u: H, kappa: float) -> H:
+async def inverse(ops: Arithmetic[H], u: H, kappa: float, error: float = ERROR) -> H:
     """1/x in every slot, from u(x) in [-1, 1] in every slot, idle ones too."""
-    c, *rest = constants(kappa)
+    c, *rest = constants(kappa, error)
     # Q_2 = 2·Q_1·(c_1 + R_1), where Q_1 = -slope is constant; the factor waits for the first division.
     factor = -2 * line(kappa)[0]
+    (u,) = await with_levels(ops, 1, [u])
     q, r = await ops.add(u, c), await _doubled(ops, u)
     c = rest.pop(0)
     while c < _CARRY_WHOLE:
@@ -45,8 +47,10 @@ async def inverse(ops: Arithmetic[H], u: H, kappa: float) -> H:
         r = await _doubled(ops, r)
         c = rest.pop(0)
     (r,) = await with_levels(ops, 1, [r])
+    if not rest:
+        return await ops.mul(q, factor / c)
     f = await _scaled(ops, r, 2 * factor * c / rest[0], 2 * factor / rest[0])
-    for c, doubled in zip(rest, rest[1:], strict=False):
+    for c, doubled in itertools.pairwise(rest):
         r = await _doubled(ops, r)
         q, f, r = await with_levels(ops, 1, [q, f, r])
         q = await ops.mul(q, f)

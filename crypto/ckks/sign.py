@@ -8,6 +8,8 @@ signs around; none of these dips below 0.09.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from crypto.ckks.arithmetic import Arithmetic, H, with_levels
 
 FIRST = (11.144925044214, -64.570680437454, 118.910084477743, -65.386297740949)
@@ -37,15 +39,16 @@ def stages(resolution: float) -> list[Stage]:
 LEVELS_A_STAGE = 3
 
 
-async def sign(ops: Arithmetic[H], x: H, resolution: float = COMPARE_RESOLUTION) -> H:
-    """-1, 0 or 1 where |x| ≥ resolution or x = 0; something between in between. Leaves no level."""
-    for stage in stages(resolution):
+async def sign(ops: Arithmetic[H], x: H, resolution: float = COMPARE_RESOLUTION, scale: float = 1.0) -> H:
+    """-1, 0 or 1 times `scale` where |x| ≥ resolution or x = 0; something between in between. Leaves no level."""
+    *first, last = stages(resolution)
+    for stage in (*first, tuple(scale * c for c in last)):
         (x,) = await with_levels(ops, LEVELS_A_STAGE, [x])
         x = await _odd_polynomial(ops, x, stage)
     return x
 
 
-async def _odd_polynomial(ops: Arithmetic[H], x: H, stage: Stage) -> H:
+async def _odd_polynomial(ops: Arithmetic[H], x: H, stage: Sequence[float]) -> H:
     """c1·x + c3·x³ + (c5·x + c7·x³)·x⁴ in three levels."""
     c1, c3, c5, c7 = stage
     x2, c3x, c5x, c7x, c1x = await ops.mul_all([(x, x), (x, c3), (x, c5), (x, c7), (x, c1)])

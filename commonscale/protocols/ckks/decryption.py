@@ -5,8 +5,9 @@ CDecrypt of section III-C:
 2. Each site sends d_i = c1·s_i + flooding noise.
 3. The coordinator sends the numbers in c0 + Σ d_i to all; the sites agree that all were told the same.
 
-Where inputs depend on what was opened before, step 1 carries every site's signed word on that: a site decrypts
-nothing that was computed from answers to different questions.
+A search opens many times, and each question follows from the answers before. There, step 1 carries every site's signed
+word on all earlier answers instead, and the sites agree at the end of the search: a site helps to open nothing that was
+computed from answers to different questions.
 
 Reveals: the numbers, to all sites and the coordinator. The sites trust the coordinator to ask for what the
 computation says (semi-honest): they cannot see what is in a ciphertext that they help to open.
@@ -14,7 +15,7 @@ computation says (semi-honest): they cannot see what is in a ciphertext that the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -33,17 +34,18 @@ from crypto.ckks.opening import gen_decrypt_share, opening_shape
 
 
 async def party(
-    ch: Channel, ctx: Context, share: SecretShare, towers: int, lengths: Sequence[int], transcript: bytes = b""
+    ch: Channel, ctx: Context, share: SecretShare, towers: int, lengths: Sequence[int], transcript: bytes | None = None
 ) -> list[Numbers]:
     """Role of a site: helps to open ciphertexts with so many numbers each."""
     shape = opening_shape(ctx, towers)
     request = await ch.recv_broadcast(DecryptRequest)  # 1.
-    if transcript:
+    if transcript is not None:
         agreement.verify(ch, request.transcripts, transcript)
     requested = await offload(parse, ch, "the coordinator", request, shape, len(lengths))
     await give(ch, DecryptShare, lambda: [gen_decrypt_share(ctx, share, c1, towers) for c1 in requested])  # 2.
     opened = await ch.recv_broadcast(Opened)  # 3.
-    await agreement.party(ch, opened.numbers)
+    if transcript is None:
+        await agreement.party(ch, opened.numbers)
     return _numbers(ch, opened.numbers, lengths)
 
 
@@ -53,21 +55,23 @@ async def coordinator(
     towers: int,
     ciphertexts: Sequence[Any],
     lengths: Sequence[int],
-    transcripts: Sequence[Confirmation] = (),
+    transcripts: Sequence[Confirmation] | None = None,
+    finish: Callable[[Numbers], Numbers] = np.asarray,
 ) -> list[Numbers]:
-    """Role of the coordinator."""
+    """Role of the coordinator; `finish` may leave out what nobody needs, such as noise around a sign."""
     shape = opening_shape(evaluator.ctx, towers)
     requests = await concurrently([_call(evaluator.decrypt_request, one, towers) for one in ciphertexts])
     asked = message(DecryptRequest, [c1 for _, c1 in requests])
-    asked.transcripts.extend(transcripts)
+    asked.transcripts.extend(transcripts or ())
     await ch.send(ALL, DecryptRequest, lambda: asked)  # 1.
     shares = await gather_sum(ch, DecryptShare, shape, len(ciphertexts))
     numbers = [
-        await offload(evaluator.decrypt, kept, joint, towers, length)
+        finish(await offload(evaluator.decrypt, kept, joint, towers, length))
         for (kept, _), joint, length in zip(requests, shares, lengths, strict=True)
     ]
     await ch.broadcast(Opened(numbers=np.concatenate(numbers).astype("<f8").tobytes()))  # 3.
-    await agreement.coordinator(ch)
+    if transcripts is None:
+        await agreement.coordinator(ch)
     return numbers
 
 

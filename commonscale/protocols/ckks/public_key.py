@@ -20,15 +20,18 @@ from crypto.ckks.keys import SecretShare, gen_key_share
 from crypto.ckks.skeleton import Coefficients, to_bytes
 
 
-async def party(ch: Channel, ctx: Context, seed: bytes) -> tuple[SecretShare, Coefficients]:
-    """Role of a site: returns its secret share and the joint key."""
-    size = ctx.key_shape.size_bytes
-    # 1. Secret and share belong together: kept as one, so that a crash between them cannot part them.
+async def secret(ch: Channel, ctx: Context, seed: bytes) -> tuple[SecretShare, Coefficients]:
+    """Step 1 at a site: s_i and b_i, kept as one, so that a crash between them cannot part them."""
     kept = await ch.keep("SecretShare", lambda: _pair(ctx, seed))
-    share = await offload(SecretShare.from_bytes, kept[size:])
-    await give(ch, KeyShare, lambda: [ctx.key_shape.parse(kept[:size])])
+    size = ctx.key_shape.size_bytes
+    return await offload(SecretShare.from_bytes, kept[size:]), ctx.key_shape.parse(kept[:size])
+
+
+async def party(ch: Channel, ctx: Context, mine: Coefficients) -> Coefficients:
+    """Role of a site that has its b_i: returns b."""
+    await give(ch, KeyShare, lambda: [mine])  # 1.
     (joint,) = await told(ch, JointKey, ctx.key_shape)
-    return share, joint
+    return joint
 
 
 async def coordinator(ch: Channel, ctx: Context) -> Coefficients:

@@ -1,0 +1,225 @@
+"""A circuit that every role runs: the coordinator on ciphertexts, a site on bare level counts.
+
+Because a site follows the same function step by step, it knows at every moment which refresh or decryption comes
+next, and for how many ciphertexts; it answers that and nothing else.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from commonscale.channel import Channel
+from commonscale.concurrency import concurrently, offload
+from commonscale.protocols.ckks import decryption, refresh
+from commonscale.protocols.ckks.gathering import gather_sum, give, parse
+from commonscale.protocols.ckks.key_set import PartyKeys, crs_seed
+from commonscale.v1.protocols_pb2 import EncryptedInput
+from crypto.ckks.arithmetic import Plain
+from crypto.ckks.context import Context, context_of
+from crypto.ckks.evaluator import Evaluator, Numbers, PublicKeys, TooFewLevelsError
+from crypto.ckks.profiles import Profile
+
+# Numbers for one ciphertext each; where there are more than fit into one, several are computed with alike.
+Chunks = Sequence[NDArray[np.float64]]
+Finish = Callable[[Numbers], Numbers]
+
+
+@dataclass(frozen=True)
+class Handle:
+    """Some ciphertexts of the same height; a site holds none of them, only their number."""
+
+    chunks: int
+    used: int = 0
+    ciphertexts: tuple[Any, ...] = ()
+
+
+class Circuit(ABC):
+    """What both sides share: levels, and the numbering of rounds."""
+
+    def __init__(self, ch: Channel, profile: Profile) -> None:
+        self._ch = ch
+        self._seed = crs_seed(ch)
+        self.profile = profile
+        # One site, the same for all: what must be added once, it adds.
+        self.first = float(bool(ch.parties) and ch.me == ch.parties[0])
+        self._round = 0
+
+    def levels(self, a: Handle) -> int:
+        """Multiplications left before a refresh."""
+        return self.profile.levels - a.used
+
+    def _next(self, name: str = "") -> Channel:
+        self._round += 1
+        return self._ch.scope(name or str(self._round))
+
+    def _sum(self, a: Handle, b: Handle | Plain) -> Handle:
+        return Handle(a.chunks, max(a.used, b.used) if isinstance(b, Handle) else a.used)
+
+    def _product(self, a: Handle, b: Handle | Plain) -> Handle:
+        made = replace(self._sum(a, b), used=self._sum(a, b).used + 1)
+        if self.levels(made) < 0:
+            raise TooFewLevelsError("a ciphertext must be refreshed before another multiplication")
+        return made
+
+    @abstractmethod
+    async def input(self, make: Callable[[], Chunks] | None, chunks: int) -> Handle:
+        """The sum of all sites' numbers; a site makes its own."""
+
+    @abstractmethod
+    async def inputs(self, make: Callable[[], Chunks] | None, chunks: int) -> list[Handle]:
+        """All sites' numbers, one handle a site in ring order; a site makes its own."""
+
+    @abstractmethod
+    async def refresh(self, handles: Sequence[Handle]) -> list[Handle]:
+        """The same at full height, all in one round."""
+
+    @abstractmethod
+    async def open(
+        self, handle: Handle, lengths: Sequence[int], name: str = "", towers: int = 1, finish: Finish = np.asarray
+    ) -> list[Numbers]:
+        """Open ciphertexts to everyone: so many numbers of each. Its messages are named after it."""
+
+    # What a site does in place of arithmetic; the coordinator's class computes.
+
+    async def add(self, a: Handle, b: Handle | Plain) -> Handle:
+        """A + b."""
+        return self._sum(a, b)
+
+    async def sub(self, a: Handle, b: Handle | Plain) -> Handle:
+        """A - b."""
+        return self._sum(a, b)
+
+    async def mul(self, a: Handle, b: Handle | Plain) -> Handle:
+        """A · b."""
+        return self._product(a, b)
+
+    async def mul_all(self, pairs: Sequence[tuple[Handle, Handle | Plain]]) -> list[Handle]:
+        """Independent products."""
+        return await concurrently([partial(self.mul, a, b) for a, b in pairs])
+
+    async def rotate(self, a: Handle, steps: int) -> Handle:
+        """Slot i takes what was in slot i + steps."""
+        return Handle(a.chunks, a.used)
+
+
+class PartyCircuit(Circuit):
+    """A site's side."""
+
+    def __init__(self, ch: Channel, keys: PartyKeys) -> None:
+        super().__init__(ch, keys.ctx.profile)
+        self._keys = keys
+
+    async def input(self, make: Callable[[], Chunks] | None, chunks: int) -> Handle:
+        """Put my numbers into the sum of everyone's."""
+        await self._contribute(make, chunks)
+        return Handle(chunks)
+
+    async def inputs(self, make: Callable[[], Chunks] | None, chunks: int) -> list[Handle]:
+        """Put my numbers beside everyone's: one handle a site, in ring order."""
+        await self._contribute(make, chunks)
+        return [Handle(chunks) for _ in self._ch.parties]
+
+    async def _contribute(self, make: Callable[[], Chunks] | None, chunks: int) -> None:
+        ctx, key = self._keys.ctx, self._keys.public_key
+
+        def encrypted() -> list[Any]:
+            assert make is not None
+            numbers = make()
+            assert len(numbers) == chunks
+            return [ctx.encrypt(key, chunk) for chunk in numbers]
+
+        await give(self._next(), EncryptedInput, encrypted)
+
+    async def refresh(self, handles: Sequence[Handle]) -> list[Handle]:
+        """Help to bring ciphertexts back to full height."""
+        count = sum(handle.chunks for handle in handles)
+        await refresh.party(self._next(), self._keys.ctx, self._keys.share, self._seed, count)
+        return [Handle(handle.chunks) for handle in handles]
+
+    async def open(
+        self, handle: Handle, lengths: Sequence[int], name: str = "", towers: int = 1, finish: Finish = np.asarray
+    ) -> list[Numbers]:
+        """Help to open ciphertexts, and learn what is in them."""
+        ch = self._next(name)
+        return await decryption.party(ch, self._keys.ctx, self._keys.share, towers, lengths)
+
+
+class CoordinatorCircuit(Circuit):
+    """The coordinator's side: ciphertexts, and nothing that opens them."""
+
+    def __init__(self, ch: Channel, profile: Profile, evaluator: Evaluator) -> None:
+        super().__init__(ch, profile)
+        self._evaluator = evaluator
+
+    @classmethod
+    async def create(cls, ch: Channel, profile: Profile, keys: PublicKeys) -> CoordinatorCircuit:
+        """With its keys in place."""
+        ctx: Context = await offload(context_of, profile)
+        return cls(ch, profile, await offload(Evaluator, ctx, keys, f"{ch.run}/{ch.prefix}"))
+
+    def close(self) -> None:
+        """Give back the memory of the keys."""
+        self._evaluator.close()
+
+    async def input(self, make: Callable[[], Chunks] | None, chunks: int) -> Handle:
+        """The sum of all sites' numbers."""
+        shape = self._evaluator.ctx.fresh_shape
+        total = await gather_sum(self._next(), EncryptedInput, shape, chunks)
+        return Handle(chunks, 0, tuple([await offload(self._evaluator.load, one) for one in total]))
+
+    async def inputs(self, make: Callable[[], Chunks] | None, chunks: int) -> list[Handle]:
+        """All sites' numbers, one handle a site."""
+        ch = self._next()
+        shape = self._evaluator.ctx.fresh_shape
+
+        def load(site: str, message: EncryptedInput) -> Handle:
+            parts = parse(ch, site, message, shape, chunks)
+            return Handle(chunks, 0, tuple(self._evaluator.load(part) for part in parts))
+
+        found = await ch.gather(EncryptedInput)
+        return [await offload(load, site, message) for site, message in found.items()]
+
+    async def add(self, a: Handle, b: Handle | Plain) -> Handle:
+        """A + b."""
+        return await self._compute(self._evaluator.add, self._sum(a, b), a, b)
+
+    async def sub(self, a: Handle, b: Handle | Plain) -> Handle:
+        """A - b."""
+        return await self._compute(self._evaluator.sub, self._sum(a, b), a, b)
+
+    async def mul(self, a: Handle, b: Handle | Plain) -> Handle:
+        """A · b."""
+        return await self._compute(self._evaluator.mul, self._product(a, b), a, b)
+
+    async def rotate(self, a: Handle, steps: int) -> Handle:
+        """Slot i takes what was in slot i + steps."""
+        rotated = [await offload(self._evaluator.rotate, one, steps) for one in a.ciphertexts]
+        return replace(a, ciphertexts=tuple(rotated))
+
+    async def refresh(self, handles: Sequence[Handle]) -> list[Handle]:
+        """Bring ciphertexts back to full height, all in one round."""
+        flat = [one for handle in handles for one in handle.ciphertexts]
+        fresh = iter(await refresh.coordinator(self._next(), self._evaluator, self._seed, flat))
+        return [Handle(handle.chunks, 0, tuple(next(fresh) for _ in handle.ciphertexts)) for handle in handles]
+
+    async def open(
+        self, handle: Handle, lengths: Sequence[int], name: str = "", towers: int = 1, finish: Finish = np.asarray
+    ) -> list[Numbers]:
+        """Open ciphertexts to everyone; `finish` leaves out what nobody needs."""
+        return await decryption.coordinator(
+            self._next(name), self._evaluator, towers, handle.ciphertexts, lengths, finish=finish
+        )
+
+    async def _compute(
+        self, operation: Callable[[Any, Any], Any], made: Handle, a: Handle, b: Handle | Plain
+    ) -> Handle:
+        others: Sequence[Any] = b.ciphertexts if isinstance(b, Handle) else [b] * a.chunks
+        work = [partial(offload, operation, x, y) for x, y in zip(a.ciphertexts, others, strict=True)]
+        return replace(made, ciphertexts=tuple(await concurrently(work)))

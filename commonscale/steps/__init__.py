@@ -1,0 +1,60 @@
+"""The steps of a pipeline, tied to the protocols that run them and the estimators that come out.
+
+One module a transform: `party`, `coordinator` and `reveals`. Protocols under encryption are imported when they are used:
+a daemon that never computes under encryption never loads OpenFHE.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from commonscale.channel import Channel
+from commonscale.pipeline import Pipeline
+from commonscale.steps import extremes, ranks, yeo_johnson, zscore
+from commonscale.stepspec import Step
+from commonscale.transforms.results import Fitted
+
+_MODULES: dict[str, ModuleType] = {
+    "zscore": zscore,
+    "minmax": extremes,
+    "maxabs": extremes,
+    "robust": ranks,
+    "quantiles": ranks,
+    "yeo-johnson": yeo_johnson,
+}
+
+
+async def party(ch: Channel, step: Step, table: Any) -> Fitted:
+    """A site's role in a step."""
+    fitted: Fitted = await _MODULES[step.transform].party(ch, step, table)
+    return fitted
+
+
+async def coordinator(ch: Channel, step: Step) -> Fitted:
+    """The coordinator's role in a step."""
+    fitted: Fitted = await _MODULES[step.transform].coordinator(ch, step)
+    return fitted
+
+
+def disclosures(pipeline: Pipeline, was_sent: Callable[[int, str], bool]) -> list[dict[str, Any]]:
+    """What a job has revealed, to whom, and by which protocol: from the messages that were really sent to all."""
+    everyone = ["coordinator", "analyst", *pipeline.sites]
+    report: list[dict[str, Any]] = [
+        {
+            "protocol": "admission",
+            "what": "each site's verdict, and names and types of the requested columns where it accepted",
+            "to": everyone,
+        }
+    ]
+    for number, step in enumerate(pipeline.steps):
+        module = _MODULES[step.transform]
+        entry = {"step": number, "protocol": module.protocol(step, len(pipeline.sites)), "columns": step.columns}
+        for kind, what in module.reveals(step, len(pipeline.sites)).items():
+            if was_sent(number, kind):
+                report.append({**entry, "what": what, "to": everyone})
+        for kind, warning in module.warnings(step).items():
+            if was_sent(number, kind):
+                report.append({**entry, "what": warning, "to": pipeline.sites})
+    return report
