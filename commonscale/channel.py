@@ -17,7 +17,7 @@ from typing import Literal, Protocol, TypeVar
 from google.protobuf.message import DecodeError, Message
 
 from commonscale.concurrency import concurrently, offload
-from commonscale.errors import BadMessage
+from commonscale.errors import BadMessage, Equivocation
 from commonscale.seal import Envelope
 from commonscale.slot import ALL, HUB, Slot
 
@@ -133,6 +133,14 @@ class Channel:
     async def broadcast(self, message: Message) -> None:
         """From the coordinator to every party: one slot that all may read."""
         await self.send(ALL, type(message), lambda: message)
+
+    async def decide(self, message: M) -> M:
+        """Tell every party what cannot be computed the same way again: what was told first, stays."""
+        try:
+            await self.broadcast(message)
+        except Equivocation:
+            return await self.recv_broadcast(type(message))
+        return message
 
     async def recv(self, kind: type[M], sender: str, receiver: str | None = None) -> M:
         """Wait for a message, open its seal if a site sent it to a site, and parse it."""

@@ -42,7 +42,7 @@ class CkksOptions(Section):
     profile: Literal["standard", "high-latency", "test"] = "standard"
     keys: Literal["fresh", "reuse"] = "fresh"
     # Bounds of the magnitudes, one for all columns or one each. Without them the sites find powers of two privately.
-    max_abs: list[Positive] = []
+    max_abs: tuple[Positive, ...] = ()
     # Secret-share the key shares, so that the others can stand in for a site that is lost on the way.
     recovery: bool = False
 
@@ -85,7 +85,7 @@ class Step(Section):
 
     @model_validator(mode="after")
     def _bounds_fit(self) -> Step:
-        bounds = self.ckks_options.max_abs if self.ckks_options else []
+        bounds = self.ckks_options.max_abs if self.ckks_options else ()
         if len(bounds) not in (0, 1, len(self.columns)):
             raise ValueError(
                 f"max_abs has {len(bounds)} numbers for {len(self.columns)} columns; give one, or one each"
@@ -311,11 +311,9 @@ class QuantilesStep(RanksStep):
     field = "quantiles"
     transform: Literal["quantiles"] = "quantiles"
     # Between 0 and 1, interpolated as numpy does.
-    quantiles: Annotated[list[Annotated[float, Field(ge=0, le=1)]], Field(min_length=1, max_length=MAX_QUANTILES)] = [
-        0.25,
-        0.5,
-        0.75,
-    ]
+    quantiles: Annotated[
+        tuple[Annotated[float, Field(ge=0, le=1)], ...], Field(min_length=1, max_length=MAX_QUANTILES)
+    ] = (0.25, 0.5, 0.75)
 
     def body(self) -> Message:
         """As a message."""

@@ -35,7 +35,8 @@ def submit(
 ) -> None:
     """Submit a pipeline and watch it to its end."""
     pipeline = Pipeline.from_toml(pipeline_path)
-    for warning in {WAYS[step.sums].warning for step in pipeline.steps} - {""}:
+    ways = {way for step in pipeline.steps for way in step.ways}
+    for warning in {WAYS[way].warning for way in ways if way in WAYS} - {""}:
         err.print(f"warning: {warning}", style="yellow")
 
     chosen = job_id or new_job_id(pipeline)

@@ -55,7 +55,9 @@ def _approval_row(job: SiteJob) -> dict[str, Any]:
         pipeline = Pipeline.from_bytes(job.spec)
     except BadMessage as error:
         return {**row, "asks": f"unreadable: {error}"}
-    asks = "; ".join(f"{step.transform} ({step.sums}) of {', '.join(step.columns)}" for step in pipeline.steps)
+    asks = "; ".join(
+        f"{step.transform} ({', '.join(sorted(step.ways))}) of {', '.join(step.columns)}" for step in pipeline.steps
+    )
     return {**row, "sites": pipeline.sites, "dataset": pipeline.dataset, "asks": asks}
 
 

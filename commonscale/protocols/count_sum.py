@@ -38,8 +38,9 @@ Count = Callable[[], Integers]
 class PartySums(Protocol):
     """A site's end of a way to add counts."""
 
-    # How many counts one round takes without extra cost.
-    capacity: int
+    @property
+    def capacity(self) -> int:
+        """How many counts one round takes without extra cost."""
 
     async def add(self, ch: Channel, length: int, count: Count, transcript: Transcript) -> Integers:
         """Contribute my counts, counted at most once; returns the sums."""
@@ -48,7 +49,9 @@ class PartySums(Protocol):
 class HubSums(Protocol):
     """The coordinator's end."""
 
-    capacity: int
+    @property
+    def capacity(self) -> int:
+        """As the sites'."""
 
     async def add(self, ch: Channel, length: int, transcript: Transcript) -> Integers:
         """Add what cannot be read; returns the sums."""
@@ -110,7 +113,8 @@ class PartyShares:
                     f"{site} was told other answers than {ch.me} before {ch.prefix}CountShare of {ch.run}.",
                     "The coordinator is faulty or dishonest; nothing was added.",
                 )
-        held = sum((vector64(ch, site, m, length) for site, m in received.items()), parts[ch.me])
+        theirs = [vector64(ch, site, m, length) for site, m in received.items()]
+        held: Integers = np.sum([parts[ch.me], *theirs], axis=0, dtype=np.uint64)
         await ch.send(HUB, PartialCounts, lambda: PartialCounts(counts=_wire(held)))
         return await told_total(ch, length, transcript)
 
@@ -128,7 +132,7 @@ class HubShares:
 
 async def tell_total(ch: Channel, parts: list[Integers], transcript: Transcript) -> Integers:
     """Add up, and tell all sites."""
-    total = np.sum(parts, axis=0, dtype=np.uint64)
+    total: Integers = np.sum(parts, axis=0, dtype=np.uint64)
     raw = _wire(total)
     await ch.broadcast(TotalCounts(counts=raw))
     transcript.add(raw.elements)

@@ -86,7 +86,8 @@ class Ranks:
         """How many of my keys are at or below each cut."""
         columns, cuts = self.cuts()
         found = [np.searchsorted(keys[column], row, side="right") for column, row in zip(columns, cuts, strict=True)]
-        return np.concatenate(found).astype(np.uint64)
+        counts: Integers = np.concatenate(found).astype(np.uint64)
+        return counts
 
     def reached(self, totals: Integers) -> NDArray[np.bool_]:
         """Whether each search's count at each cut reaches its rank."""

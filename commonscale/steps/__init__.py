@@ -1,7 +1,7 @@
 """The steps of a pipeline, tied to the protocols that run them and the estimators that come out.
 
-One module a transform: `party`, `coordinator` and `reveals`. Protocols under encryption are imported when they are used:
-a daemon that never computes under encryption never loads OpenFHE.
+One module a transform: `party`, `coordinator` and what it reveals. Protocols under encryption are imported when they
+are used: a daemon that never computes under encryption never loads OpenFHE.
 """
 
 from __future__ import annotations
@@ -54,7 +54,6 @@ def disclosures(pipeline: Pipeline, was_sent: Callable[[int, str], bool]) -> lis
         for kind, what in module.reveals(step, len(pipeline.sites)).items():
             if was_sent(number, kind):
                 report.append({**entry, "what": what, "to": everyone})
-        for kind, warning in module.warnings(step).items():
-            if was_sent(number, kind):
-                report.append({**entry, "what": warning, "to": pipeline.sites})
+        if (warning := zscore.warning(step)) and was_sent(number, "mean.Total"):
+            report.append({**entry, "what": warning, "to": pipeline.sites})
     return report

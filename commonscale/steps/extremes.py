@@ -68,11 +68,6 @@ def opening(variant: str) -> dict[str, str]:
     return {"extremes.Opened": "pooled minimum and maximum of each column"}
 
 
-def warnings(step: ExtremesStep) -> dict[str, str]:
-    """None."""
-    return {}
-
-
 async def party(ch: Channel, step: ExtremesStep, table: Any) -> FittedMinMax | FittedMaxAbs:
     """A site's role."""
     choice = choose(step, len(ch.parties))

@@ -29,12 +29,12 @@ _PARTY: dict[str, type[PartySums]] = {"masks": PartyMasks, "shares": PartyShares
 _HUB: dict[str, type[HubSums]] = {"masks": HubMasks, "shares": HubShares}
 
 
-def protocol(step: RanksStep, sites: int) -> str:
+def protocol(step: RanksStep, _: int) -> str:
     """Its name in the disclosure report."""
     return f"{step.transform}/{step.variant}" + (f"/{step.sums}" if step.variant == "counts" else "")
 
 
-def reveals(step: RanksStep, sites: int) -> dict[str, str]:
+def reveals(step: RanksStep, _: int) -> dict[str, str]:
     """What everyone learns when a message of a kind is sent to all."""
     answers = "pooled quantiles of each column"
     count = {"n.TotalCounts": "pooled count of present values of each column"}
@@ -54,18 +54,13 @@ def reveals(step: RanksStep, sites: int) -> dict[str, str]:
     }
 
 
-def warnings(step: RanksStep) -> dict[str, str]:
-    """None."""
-    return {}
-
-
 def levels(step: RanksStep) -> list[float]:
     """The quantiles that a step needs."""
     if isinstance(step, RobustStep):
         low, high = step.quantile_range
         return [low / 100, 0.5, high / 100]
     assert isinstance(step, QuantilesStep)
-    return step.quantiles
+    return list(step.quantiles)
 
 
 async def party(ch: Channel, step: RanksStep, table: Any) -> FittedRobust | FittedQuantiles:
@@ -87,7 +82,7 @@ def _fitted(step: RanksStep, counts: Integers, found: Floats) -> FittedRobust | 
             columns, n, found, step.quantile_range, step.with_centering, step.with_scaling, step.unit_variance
         )
     assert isinstance(step, QuantilesStep)
-    return FittedQuantiles(columns, n, tuple(step.quantiles), found)
+    return FittedQuantiles(columns, n, step.quantiles, found)
 
 
 async def _party_counts(ch: Channel, step: RanksStep, table: Any) -> tuple[Integers, Floats]:
@@ -169,7 +164,7 @@ async def _hub_binary(ch: Channel, step: RanksStep) -> tuple[Integers, Floats]:
     async def work(sums: HubCkksSums) -> tuple[Integers, Floats]:
         transcript = Transcript()
 
-        async def add(scope: str, length: int, count: Callable[[], Integers]) -> Integers:
+        async def add(scope: str, length: int, _: Callable[[], Integers]) -> Integers:
             return await sums.add(ch.scope(scope), length, transcript)
 
         counts = await add("n", len(step.columns), lambda: np.empty(0, dtype=np.uint64))

@@ -10,12 +10,12 @@ from commonscale.stepspec import YeoJohnsonStep
 from commonscale.transforms.results import FittedYeoJohnson
 
 
-def protocol(step: YeoJohnsonStep, sites: int) -> str:
+def protocol(step: YeoJohnsonStep, _: int) -> str:
     """Its name in the disclosure report."""
     return f"yeo-johnson/{step.sums}"
 
 
-def reveals(step: YeoJohnsonStep, sites: int) -> dict[str, str]:
+def reveals(_: YeoJohnsonStep, __: int) -> dict[str, str]:
     """What everyone learns when a message of a kind is sent to all."""
     return {
         "bounds.1.Answers": bounds.reveals(()),
@@ -24,11 +24,6 @@ def reveals(step: YeoJohnsonStep, sites: int) -> dict[str, str]:
         "search.1.Total": "pooled second moments of each column's transformation at the candidates for lambda",
         "transformed.Total": "pooled mean and variance of each transformed column",
     }
-
-
-def warnings(step: YeoJohnsonStep) -> dict[str, str]:
-    """None."""
-    return {}
 
 
 async def party(ch: Channel, step: YeoJohnsonStep, table: Any) -> FittedYeoJohnson:

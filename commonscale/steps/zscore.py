@@ -10,7 +10,7 @@ from commonscale.channel import Channel
 from commonscale.errors import OutOfRange
 from commonscale.protocols import bounds, secure_sum, zscore
 from commonscale.protocols.bounds import Bounds
-from commonscale.stepspec import ZScoreStep
+from commonscale.stepspec import Step, ZScoreStep
 from commonscale.transforms.moments import Moments
 from commonscale.transforms.ordering import Floats
 from commonscale.transforms.results import FittedStandard
@@ -19,12 +19,12 @@ from commonscale.transforms.results import FittedStandard
 _PRECISION = 1e-8
 
 
-def protocol(step: ZScoreStep, sites: int) -> str:
+def protocol(step: ZScoreStep, _: int) -> str:
     """Its name in the disclosure report."""
     return f"zscore/{step.sums}"
 
 
-def reveals(step: ZScoreStep, sites: int) -> dict[str, str]:
+def reveals(step: ZScoreStep, _: int) -> dict[str, str]:
     """What everyone learns when a message of a kind is sent to all."""
     if step.sums != "ckks":
         return zscore.reveals(step.rounds == "one")
@@ -35,10 +35,9 @@ def reveals(step: ZScoreStep, sites: int) -> dict[str, str]:
     }
 
 
-def warnings(step: ZScoreStep) -> dict[str, str]:
-    """What some way to add shows the sites beside."""
-    warning = secure_sum.WAYS[step.sums].warning if step.sums != "ckks" else ""
-    return {"mean.Total": warning} if warning else {}
+def warning(step: Step) -> str:
+    """What a way to add shows the sites beside the sums, if anything."""
+    return secure_sum.WAYS[step.sums].warning if isinstance(step, ZScoreStep) and step.sums != "ckks" else ""
 
 
 async def party(ch: Channel, step: ZScoreStep, table: Any) -> FittedStandard:

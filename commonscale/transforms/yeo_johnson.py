@@ -22,13 +22,15 @@ PRECISION = 1e-10
 def transform(x: Floats, lam: float) -> Floats:
     """y(x; λ)."""
     log, k = np.log1p(np.abs(x)), np.where(x >= 0, lam, 2 - lam)
-    return np.sign(x) * log * _psi(k * log)
+    y: Floats = np.sign(x) * log * _psi(k * log)
+    return y
 
 
 def derivative(x: Floats, lam: float) -> Floats:
     """∂y/∂λ: never negative."""
     log, k = np.log1p(np.abs(x)), np.where(x >= 0, lam, 2 - lam)
-    return log**2 * _phi(k * log)
+    slope: Floats = log**2 * _phi(k * log)
+    return slope
 
 
 def _psi(t: Floats) -> Floats:
@@ -48,9 +50,9 @@ def _phi(t: Floats) -> Floats:
 def scales(bound: float, lam: float) -> tuple[float, float]:
     """The largest magnitudes of y and of its derivative for |x| ≤ bound: public, so that sums stay in range."""
     ends = np.array([-bound, bound])
-    smallest = np.finfo(np.float64).tiny
-    largest = float(np.abs(transform(ends, lam)).max()), float(derivative(ends, lam).max())
-    return max(largest[0], smallest), max(largest[1], smallest)
+    smallest = float(np.finfo(np.float64).tiny)
+    value, slope = float(np.abs(transform(ends, lam)).max()), float(derivative(ends, lam).max())
+    return max(value, smallest), max(slope, smallest)
 
 
 def terms(x: Floats, centre: float, bound: float, lam: float) -> tuple[float, float, float, float]:
@@ -93,7 +95,8 @@ class Bracket:
             grid = np.concatenate([2 - _FIRST_GRID[:0:-1], _FIRST_GRID])
             grid = np.concatenate([grid, np.full(_POINTS - len(grid), self.high)])
             return np.sort(np.clip(grid, self.low, self.high))
-        return np.linspace(self.low, self.high, _POINTS + 2)[1:-1]
+        inner: Floats = np.linspace(self.low, self.high, _POINTS + 2, dtype=np.float64)[1:-1]
+        return inner
 
     def take(self, rising: list[bool]) -> None:
         """Keep the part between the last candidate that rises and the first that does not."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import struct
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable
 from functools import cached_property
 from typing import Any
 
@@ -124,11 +124,11 @@ class Context:
         first, second = (Skeleton(part, self.ring_dim, load) for part in parts)
         return first, second
 
-    def encode(self, values: Sequence[float]) -> Any:
+    def encode(self, values: Iterable[float]) -> Any:
         """A plaintext with one number a slot; the other slots hold 0."""
         return self.cc.MakeCKKSPackedPlaintext(list(map(float, values)))
 
-    def encrypt(self, public_key: Any, values: Sequence[float]) -> Coefficients:
+    def encrypt(self, public_key: Any, values: Iterable[float]) -> Coefficients:
         """Numbers, encrypted to the joint key."""
         towers = len(self.key_shape.moduli)
         return self.ciphertext(towers).strip(self.cc.Encrypt(public_key, self.encode(values)))

@@ -75,7 +75,7 @@ class Evaluator:
 
     def levels(self, ciphertext: Any) -> int:
         """Multiplications that it still allows with a refresh after them."""
-        used = ciphertext.GetLevel() + ciphertext.GetNoiseScaleDeg() - 1
+        used = int(ciphertext.GetLevel() + ciphertext.GetNoiseScaleDeg() - 1)
         return len(self.ctx.key_shape.moduli) - REFRESH_TOWERS + 1 - used
 
     def add(self, a: Any, b: Any) -> Any:

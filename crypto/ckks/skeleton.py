@@ -93,7 +93,7 @@ class Skeleton:
     @property
     def header(self) -> bytes:
         """What stands before the first coefficient."""
-        return self._between[0]
+        return bytes(self._between[0])
 
     def patched(self, at: int, field: bytes) -> Skeleton:
         """The same with one field of the header replaced."""

@@ -85,7 +85,9 @@ def test_max_abs_by_search_is_exact(tmp_path: Path) -> None:
     np.testing.assert_array_equal(got.scale_, MaxAbsScaler().fit(pooled(tables)).scale_)
 
 
-@pytest.mark.parametrize("options", [{"sums": "masks"}, {"sums": "shares"}, {"sums": "ckks", **CKKS}, {"variant": "private", **CKKS}])
+@pytest.mark.parametrize(
+    "options", [{"sums": "masks"}, {"sums": "shares"}, {"sums": "ckks", **CKKS}, {"variant": "private", **CKKS}]
+)
 def test_robust_scaling_is_exact(tmp_path: Path, options: dict[str, Any]) -> None:
     """Median and quartiles to the last bit, for even and odd counts, ties and missing values."""
     tables = mixed()

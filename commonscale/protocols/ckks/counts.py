@@ -10,8 +10,10 @@ Reveals: the sums, to all sites and the coordinator.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from commonscale.channel import Channel
 from commonscale.concurrency import offload
@@ -92,11 +94,12 @@ class HubCkksSums:
         return _rounded(opened, transcript)
 
 
-def _chunks(vector: np.ndarray, capacity: int) -> list[np.ndarray]:
+def _chunks(vector: NDArray[Any], capacity: int) -> list[Numbers]:
     return [vector[at : at + capacity].astype(np.float64) for at in range(0, len(vector), capacity)]
 
 
 def _rounded(opened: list[Numbers], transcript: Transcript) -> Integers:
     numbers = np.concatenate(opened)
     transcript.add(numbers.astype("<f8").tobytes())
-    return np.maximum(np.rint(numbers), 0).astype(np.uint64)
+    counts: Integers = np.maximum(np.rint(numbers), 0).astype(np.uint64)
+    return counts

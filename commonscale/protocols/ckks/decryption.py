@@ -69,10 +69,11 @@ async def coordinator(
         finish(await offload(evaluator.decrypt, kept, joint, towers, length))
         for (kept, _), joint, length in zip(requests, shares, lengths, strict=True)
     ]
-    await ch.broadcast(Opened(numbers=np.concatenate(numbers).astype("<f8").tobytes()))  # 3.
+    # 3. OpenFHE's decoding adds noise of its own, so opening again after a crash would give other last digits.
+    opened = await ch.decide(Opened(numbers=np.concatenate(numbers).astype("<f8").tobytes()))
     if transcripts is None:
         await agreement.coordinator(ch)
-    return numbers
+    return _numbers(ch, opened.numbers, lengths)
 
 
 def _numbers(ch: Channel, raw: bytes, lengths: Sequence[int]) -> list[Numbers]:

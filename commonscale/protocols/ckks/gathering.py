@@ -20,7 +20,7 @@ M = TypeVar("M", bound=Message)
 
 def message(kind: type[M], polynomials: Sequence[Coefficients]) -> M:
     """A message of polynomials."""
-    return kind(polynomials=[to_bytes(one) for one in polynomials])  # type: ignore[call-arg]
+    return kind(polynomials=[to_bytes(one) for one in polynomials])
 
 
 def parse(ch: Channel, sender: str, received: Any, shape: Shape, count: int) -> list[Coefficients]:
@@ -37,7 +37,7 @@ def parse(ch: Channel, sender: str, received: Any, shape: Shape, count: int) -> 
 
 
 async def gather_sum(ch: Channel, kind: type[M], shape: Shape, count: int = 1) -> list[Coefficients]:
-    """The sum over all sites of each of `count` polynomials. Sums are exact, so the order of arrival is of no matter."""
+    """The sum over all sites of each of `count` polynomials. It is exact, so the order of arrival does not matter."""
     total: list[Coefficients] = []
     adding = anyio.Lock()
 

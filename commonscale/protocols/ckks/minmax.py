@@ -63,7 +63,7 @@ class Layout:
 
     def place(self, mine: Floats, rows: dict[int, float]) -> list[Floats]:
         """My numbers, times a factor, in some rows; nothing in the others."""
-        found = []
+        found: list[Floats] = []
         for start in range(0, self.numbers, self.width):
             chunk = np.zeros((self.rows, self.width))
             part = mine[start : start + self.width]
@@ -109,7 +109,7 @@ def rotations(variant: str, plan: Layout) -> tuple[int, ...]:
 Mine = Callable[[], Floats] | None
 
 
-async def sequential(circuit: Circuit, plan: Layout, index: int, mine: Mine) -> Floats:
+async def sequential(circuit: Circuit, plan: Layout, _: int, mine: Mine) -> Floats:
     """Lines 14 to 26: returns maxima, then negated minima."""
     found: list[Handle] = []
     for side in (0, 1):
