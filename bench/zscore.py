@@ -9,19 +9,18 @@ from __future__ import annotations
 import os
 import statistics
 import time
-import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from bench.usage import usage
 from commonscale.cli.console import run
 from commonscale.client import Client, Job
-from commonscale.localnet import LocalFederation, Process
+from commonscale.localnet import LocalFederation
 from commonscale.pipeline import Pipeline
 
 TINY_ROWS = 20
@@ -52,7 +51,7 @@ def measure(
 def _measure_variant(
     federation: LocalFederation, columns: list[str], variant: tuple[str, str], expected: Any, repeats: int
 ) -> dict[str, Any]:
-    before = _usage(federation)
+    before = usage(federation)
     walls, errors = [], []
     for _ in range(repeats):
         # A participant remembers the sums of an unchanged table; a job on new data must compute them.
@@ -62,7 +61,7 @@ def _measure_variant(
         job = run(lambda: _job(federation, columns, "main", *variant))
         walls.append(time.perf_counter() - start)
         errors.append(_error(job, expected))
-    after = _usage(federation)
+    after = usage(federation)
     tiny = []
     for _ in range(repeats):
         start = time.perf_counter()
@@ -125,25 +124,3 @@ def _write_tables(
 def _error(job: Job, expected: dict[str, Any]) -> float:
     result = job.result[0]
     return float(max(np.abs(np.array(result[key]) / expected[key] - 1).max() for key in ("mean", "scale")))
-
-
-def _usage(federation: LocalFederation) -> dict[str, float]:
-    """CPU seconds of all daemons, and round messages' bytes of all sites."""
-    totals = {"cpu": 0.0, "sent": 0.0, "received": 0.0}
-    for process in (federation.coordinator, *federation.participants.values()):
-        assert process.process is not None
-        times = psutil.Process(process.process.pid).cpu_times()
-        totals["cpu"] += times.user + times.system
-    for participant in federation.participants.values():
-        for event, value in _message_bytes(participant).items():
-            totals[event] += value
-    return totals
-
-
-def _message_bytes(participant: Process) -> dict[str, float]:
-    port = participant.wait_ready()["http_port"]
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as response:
-        lines = response.read().decode().splitlines()
-    prefix = "commonscale_message_bytes_total{event="
-    found = {line.split('"')[1]: float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(prefix)}
-    return {event: found.get(event, 0.0) for event in ("sent", "received")}

@@ -87,6 +87,14 @@ class Policy(Section):
     min_sites: int = Field(default=3, ge=3)
 
 
+class VaultConfig(Section):
+    """What encrypts a site's secrets at rest: a key file (made if it is not there), or a passphrase."""
+
+    key_file: ConfigPath | None = None
+    # Or the variable COMMONSCALE_PASSPHRASE.
+    passphrase_file: ConfigPath | None = None
+
+
 class ParticipantConfig(Section):
     """`commonscale participant --config participant.toml`."""
 
@@ -96,6 +104,7 @@ class ParticipantConfig(Section):
     tls: Tls
     data: dict[str, DataSource]
     policy: Policy = Policy()
+    vault: VaultConfig = VaultConfig()
 
 
 class AnalystConfig(Section):

@@ -19,6 +19,8 @@ def write_private(path: Path, content: bytes) -> None:
         raise ConfigError(f"{path} exists already and is not overwritten.", "Move it away first.") from None
     with os.fdopen(handle, "wb") as file:
         file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def replace_file(path: Path, content: bytes) -> None:

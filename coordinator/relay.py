@@ -29,6 +29,7 @@ MAX_WAIT_S = 60.0
 # A sender that stalls in the middle of a payload gives up its place after this long.
 CHUNK_TIMEOUT_S = 60.0
 BATCH_BYTES = 4 << 20
+HANDED_BYTES = 256 << 20
 # A slot's sender is a name: only one role may use it.
 PARTIES = (Role.SITE,)
 
@@ -51,6 +52,9 @@ class Mailroom:
         self._events: dict[Slot, anyio.Event] = {}
         # What was filled lately, so that its readers need not ask the database. Large payloads are only paths here.
         self._recent: OrderedDict[Slot, Stored] = OrderedDict()
+        # Large payloads for the coordinator's own roles, from the network straight to them; bounded, taken once.
+        self._handed: dict[Slot, bytes] = {}
+        self._handed_bytes = 0
 
     async def put(self, slot: Slot, payload: bytes) -> None:
         """Fill a slot from this process."""
@@ -60,6 +64,9 @@ class Mailroom:
         """Wait for a slot without limit; the job's own deadline ends it."""
         while (stored := await self.wait(slot, MAX_WAIT_S)) is None:
             pass
+        if (handed := self._handed.pop(slot, None)) is not None:
+            self._handed_bytes -= len(handed)
+            return handed
         return stored.payload if stored.payload is not None else await offload(stored.read)
 
     async def wait(self, slot: Slot, timeout_s: float) -> Stored | None:
@@ -87,6 +94,16 @@ class Mailroom:
         if event := self._events.pop(slot, None):
             event.set()
 
+    def has_room(self, size_bytes: int) -> bool:
+        """Whether a payload of that size may be handed over in memory."""
+        return self._handed_bytes + size_bytes <= HANDED_BYTES
+
+    def hand(self, slot: Slot, payload: bytes) -> None:
+        """Keep what was stored just now for the role that waits for it."""
+        if slot not in self._handed and self.has_room(len(payload)):
+            self._handed[slot] = payload
+            self._handed_bytes += len(payload)
+
     def begin(self, job_id: str) -> None:
         """A job that nobody can have written to yet."""
         if self._sole_writer:
@@ -95,6 +112,8 @@ class Mailroom:
     def close(self, job_id: str) -> None:
         """Wake everyone who waits for something of an ended job."""
         self._known.discard(job_id)
+        for slot in [slot for slot in self._handed if slot.job_id == job_id]:
+            self._handed_bytes -= len(self._handed.pop(slot))
         for slot in [slot for slot in self._events if slot.job_id == job_id]:
             self._events.pop(slot).set()
 
@@ -148,15 +167,21 @@ class RelayService(rpc.GatedService, relay_pb2_grpc.RelayServiceServicer):
             # The common, small case in one hop to a thread.
             return await offload(_store_whole, self._room.store, slot, batch[0], incoming.sha256)
         upload = await offload(self._room.store.upload, slot, size)
+        handed: list[bytes] | None = [] if slot.receiver == HUB and self._room.has_room(size) else None
         try:
             while batch:
+                if handed is not None:
+                    handed += batch
                 # The next batch comes in while this one is written; never more than these two are held.
                 work: list[Callable[[], Awaitable[Any]]] = [
                     partial(offload, upload.write_all, batch),
                     incoming.next_batch,
                 ]
                 _, batch = await concurrently(work)
-            return await offload(upload.commit, incoming.sha256)
+            stored = await offload(upload.commit, incoming.sha256)
+            if handed is not None:
+                self._room.hand(slot, b"".join(handed))
+            return stored
         finally:
             # Not awaited: the call may have been cut off. In a thread: another may still be writing.
             asyncio.get_running_loop().run_in_executor(None, upload.close)

@@ -29,6 +29,7 @@ from commonscale.v1 import jobs_pb2
 from participant.data import DuckTable
 from participant.jobs import Site, run_job
 from participant.journal import Journal, SiteJob, SiteJobs
+from participant.vault import open_vault
 
 log = structlog.get_logger()
 
@@ -56,7 +57,9 @@ class Participant:
         private_directory(config.state)
         self._lock = lock_file(config.state / "lock")
         self.database = open_database(config)
-        self.jobs = SiteJobs(self.database)
+        self.jobs = SiteJobs(self.database, config.state / "journal")
+        self.journal = Journal(self.database, config.state / "journal", open_vault(config.vault, config.state))
+        self.journal.sweep()
         self.audit = AuditLog(config.state / "audit.jsonl")
         self.observer = observer or RoundMetrics()
         self.tables = {name: DuckTable(self.name, name, source) for name, source in config.data.items()}
@@ -123,7 +126,7 @@ class Participant:
             policy=self.config.policy,
             tables=self.tables,
             mailbox=RelayMailbox(self.link),
-            journal=Journal(self.database),
+            journal=self.journal,
             jobs=self.jobs,
             audit=self.audit,
             results=self.config.state / "results",

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import hashlib
+import secrets
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import sqlalchemy as sa
 
 from commonscale.concurrency import offload
 from commonscale.database import Database
-from commonscale.errors import Disagreement, UnknownJob
+from commonscale.errors import Disagreement, StateLost, StoreUnavailable, UnknownJob
+from commonscale.files import private_directory
 from commonscale.slot import Slot
+from participant.vault import Vault
 
-_JOURNAL = sa.table("journal", *map(sa.column, ("run", "kind", "sender", "receiver", "job_id", "payload")))
+_JOURNAL = sa.table(
+    "journal", *map(sa.column, ("run", "kind", "sender", "receiver", "job_id", "payload", "blob", "sha256"))
+)
+INLINE_BYTES = 64 << 10
 _JOB_COLUMNS = (
     "id", "spec", "analyst", "state", "approval", "reason", "deadline_at_ms", "received_at_ms", "error",
 )  # fmt: skip
@@ -36,10 +45,18 @@ class SiteJob:
 
 
 class Journal:
-    """Made messages, stored before they are sent."""
+    """Made messages, stored before they are sent; secrets are locked in the vault.
 
-    def __init__(self, database: Database) -> None:
+    A row is durable before its message is sent. A large payload stands in a file that the system writes when it likes:
+    after a crash of this process it is there; after a power cut it may not be, and the row, which says what it was,
+    ends the run with StateLost. A message is never made a second time.
+    """
+
+    def __init__(self, database: Database, directory: Path, vault: Vault) -> None:
         self._database = database
+        self._directory = directory
+        self._vault = vault
+        private_directory(directory)
 
     async def once(self, slot: Slot, make: Callable[[], Awaitable[bytes]]) -> tuple[bytes, bool]:
         """The slot's bytes, made and stored durably at the first call only."""
@@ -50,29 +67,66 @@ class Journal:
         await offload(self._insert, slot, payload)
         return payload, True
 
+    def sweep(self) -> None:
+        """Remove files that no row names: a crash came between the two."""
+        with self._database.reading() as connection:
+            named = set(connection.scalars(sa.select(_JOURNAL.c.blob).where(_JOURNAL.c.blob.is_not(None))))
+        for path in self._directory.iterdir():
+            if path.name not in named:
+                path.unlink(missing_ok=True)
+
     def _find(self, slot: Slot) -> bytes | None:
-        query = sa.select(_JOURNAL.c.payload).where(
+        query = sa.select(_JOURNAL.c.payload, _JOURNAL.c.blob, _JOURNAL.c.sha256).where(
             _JOURNAL.c.run == slot.run, _JOURNAL.c.kind == slot.kind,
             _JOURNAL.c.sender == slot.sender, _JOURNAL.c.receiver == slot.receiver,
         )  # fmt: skip
         with self._database.reading() as connection:
-            return connection.execute(query).scalar_one_or_none()
+            row = connection.execute(query).one_or_none()
+        if row is None:
+            return None
+        stored = row.payload if row.blob is None else self._read(slot, row.blob, row.sha256)
+        return self._vault.unlock(stored, slot.context()) if _is_secret(slot) else stored
+
+    def _read(self, slot: Slot, blob: str, sha256: bytes) -> bytes:
+        try:
+            found = (self._directory / blob).read_bytes()
+        except OSError:
+            found = b""
+        if hashlib.sha256(found).digest() != sha256:
+            raise StateLost(
+                f"{slot.sender} no longer has its {slot.kind} of {slot.run}.",
+                "Submit the job again; what was made once is not made a second time.",
+            )
+        return found
 
     def _insert(self, slot: Slot, payload: bytes) -> None:
-        row = {
+        stored = self._vault.lock(payload, slot.context()) if _is_secret(slot) else payload
+        row: dict[str, Any] = {
             "run": slot.run, "kind": slot.kind, "sender": slot.sender, "receiver": slot.receiver,
-            "job_id": slot.job_id, "payload": payload,
+            "job_id": slot.job_id, "payload": stored, "blob": None, "sha256": None,
         }  # fmt: skip
+        if len(stored) > INLINE_BYTES:
+            row |= {"payload": None, "blob": secrets.token_hex(16), "sha256": hashlib.sha256(stored).digest()}
+            try:
+                (self._directory / row["blob"]).write_bytes(stored)
+            except OSError as error:
+                raise StoreUnavailable(f"The journal takes no more: {error.strerror}.") from None
         # A primary key: a second making of the same slot fails here, before anything is sent.
         with self._database.writing() as connection:
             connection.execute(sa.insert(_JOURNAL).values(row))
 
 
+def _is_secret(slot: Slot) -> bool:
+    """What a site keeps for itself, and never sends."""
+    return slot.sender == slot.receiver
+
+
 class SiteJobs:
     """The jobs of this site."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, journal_files: Path | None = None) -> None:
         self._database = database
+        self._files = journal_files
 
     def open(self, job_id: str, spec: bytes, analyst: str, deadline_at_ms: int) -> SiteJob:
         """Note an invitation; the same again changes nothing, another spec under the same id is refused."""
@@ -111,9 +165,13 @@ class SiteJobs:
 
     def end(self, job_id: str, state: str, error: str = "") -> None:
         """The job is over here: forget its secrets and messages, keep its row so that it is never run again."""
+        of_job = _JOURNAL.c.job_id == job_id
         with self._database.writing() as connection:
-            connection.execute(sa.delete(_JOURNAL).where(_JOURNAL.c.job_id == job_id))
+            blobs = connection.scalars(sa.select(_JOURNAL.c.blob).where(of_job, _JOURNAL.c.blob.is_not(None))).all()
+            connection.execute(sa.delete(_JOURNAL).where(of_job))
             connection.execute(sa.update(_JOBS).where(_JOBS.c.id == job_id).values(state=state, error=error))
+        for blob in blobs if self._files else ():
+            (self._files / blob).unlink(missing_ok=True)  # type: ignore[operator]
 
     def _update(self, job_id: str, **values: str) -> None:
         self.get(job_id)

@@ -66,3 +66,39 @@ def relay(
         sizes = tuple(size for size in benchmark.SIZES if size <= largest_mib << 20)
         rows = benchmark.measure(directory, say, sizes)
     report.publish("relay", rows, output)
+
+
+PPF_PROFILES = ("standard", "high-latency", "test")
+
+
+@app.command()
+def ppf(
+    parties: Annotated[int, typer.Option(min=3, max=100, help="Sites.")] = 10,
+    features: Annotated[int, typer.Option(min=1, max=4000, help="Columns.")] = 30,
+    rows: Annotated[int, typer.Option(min=1, help="Rows of each site.")] = 1000,
+    variants: Annotated[
+        str | None, typer.Option(help="Comma-separated protocols or protocol/variant; see docs/benchmarks.md.")
+    ] = None,
+    profile: Annotated[str, typer.Option(help=f"Encryption parameters: {', '.join(PPF_PROFILES)}.")] = "standard",
+    repeats: Annotated[int, typer.Option(min=1, max=100, help="The median of this many jobs is shown.")] = 1,
+    output: FormatOption = Format.TEXT,
+) -> None:
+    """Every normalization protocol and variant over real processes and mTLS, the paper's own algorithms beside."""
+    from bench import ppf as benchmark
+    from bench import report
+
+    if profile not in PPF_PROFILES:
+        raise typer.BadParameter(f"{profile!r} is none of {', '.join(PPF_PROFILES)}", param_hint="--profile")
+    chosen: list[str] = []
+    for wanted in variants.split(",") if variants else benchmark.DEFAULT:
+        # "minmax", "minmax/tree" or just "tree".
+        matching = [name for name in benchmark.STEPS if wanted in (name, *name.split("/"))]
+        if not matching:
+            raise typer.BadParameter(f"{wanted!r} is none of {', '.join(benchmark.STEPS)}", param_hint="--variants")
+        chosen += [name for name in matching if name not in chosen]
+    with _scratch("preparing") as (directory, say):
+        rows_out = benchmark.measure(
+            directory, parties=parties, features=features, rows=rows, variants=chosen, profile=profile,
+            repeats=repeats, say=say,
+        )  # fmt: skip
+    report.publish("ppf", rows_out, output)

@@ -68,8 +68,9 @@ class Shape:
         moduli = self.column()
         for term in terms[1:]:
             total += term
-            # Both are below a prime of at most 60 bits, so the sum fits; one subtraction brings it back.
-            np.subtract(total, moduli, out=total, where=total >= moduli)
+            # Both are below a prime of at most 60 bits, so the sum fits. Less the prime, a sum below it wraps around
+            # and is the larger of the two.
+            np.minimum(total, total - moduli, out=total)
         return total
 
 

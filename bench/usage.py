@@ -1,0 +1,31 @@
+"""What a federation of real processes has used so far."""
+
+from __future__ import annotations
+
+import urllib.request
+
+import psutil
+
+from commonscale.localnet import LocalFederation, Process
+
+
+def usage(federation: LocalFederation) -> dict[str, float]:
+    """CPU seconds of all daemons, and round messages' bytes of all sites."""
+    totals = {"cpu": 0.0, "sent": 0.0, "received": 0.0}
+    for process in (federation.coordinator, *federation.participants.values()):
+        assert process.process is not None
+        times = psutil.Process(process.process.pid).cpu_times()
+        totals["cpu"] += times.user + times.system
+    for participant in federation.participants.values():
+        for event, value in _message_bytes(participant).items():
+            totals[event] += value
+    return totals
+
+
+def _message_bytes(participant: Process) -> dict[str, float]:
+    port = participant.wait_ready()["http_port"]
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as response:
+        lines = response.read().decode().splitlines()
+    prefix = "commonscale_message_bytes_total{event="
+    found = {line.split('"')[1]: float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(prefix)}
+    return {event: found.get(event, 0.0) for event in ("sent", "received")}
