@@ -14,13 +14,16 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any
 
 import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql as sa_postgresql
+from sqlalchemy.dialects import sqlite as sa_sqlite
 
 from commonscale.database import Database
-from commonscale.errors import BadMessage, Equivocation, StoreUnavailable
-from commonscale.slot import Slot
+from commonscale.errors import BadMessage, CommonscaleError, Equivocation, StoreUnavailable
+from commonscale.slot import HUB, Slot
+from coordinator.blobfile import DirectFile
 
 INLINE_BYTES = 64 << 10
 ORPHAN_AGE_S = 3600
@@ -64,6 +67,7 @@ class SlotStore:
     def __init__(self, database: Database, blobs: Path) -> None:
         self._database = database
         self._blobs = blobs
+        self._inserts = _GroupCommit(database)
         blobs.mkdir(parents=True, exist_ok=True)
 
     def put(self, slot: Slot, payload: bytes) -> Stored:
@@ -122,15 +126,12 @@ class SlotStore:
             "job_id": slot.job_id, "size_bytes": stored.size_bytes, "sha256": stored.sha256,
             "payload": stored.payload, "blob": stored.path.name if stored.path else None,
         }  # fmt: skip
-        try:
-            with self._database.writing() as connection:
-                connection.execute(sa.insert(_TABLE).values(row))
-        except sa.exc.IntegrityError:
+        if not self._inserts.add(row):
             existing = self.find(slot)
             if existing is None:
-                raise StoreUnavailable(f"{slot} was removed while it was written.") from None
+                raise StoreUnavailable(f"{slot} was removed while it was written.")
             if existing.sha256 != stored.sha256:
-                raise Equivocation(f"{slot} holds another message.") from None
+                raise Equivocation(f"{slot} holds another message.")
             if existing.path is None or existing.path.exists():
                 return existing
             # The same bytes, of which the file was lost: the new one takes its place.
@@ -141,6 +142,74 @@ class SlotStore:
     def new_blob(self) -> Path:
         """Where a large payload may be written."""
         return self._blobs / secrets.token_hex(16)
+
+
+class _GroupCommit:
+    """Rows that come at the same time share one durable transaction: a disk makes only so many of them a second."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._lock = threading.Lock()
+        self._committing = threading.Lock()
+        self._waiting: list[_Row] = []
+
+    def add(self, values: dict[str, Any]) -> bool:
+        """Whether the row is new; durable when this returns."""
+        row = _Row(values)
+        with self._lock:
+            self._waiting.append(row)
+        with self._committing:
+            # Whoever comes first takes all who wait; the others find their rows done.
+            if row.added is None:
+                with self._lock:
+                    batch, self._waiting = self._waiting, []
+                self._commit(batch)
+        if row.error is not None:
+            raise row.error
+        return bool(row.added)
+
+    def _commit(self, batch: list[_Row]) -> None:
+        insert = sa_sqlite.insert if self._database.engine.dialect.name == "sqlite" else sa_postgresql.insert
+        added: list[bool] = []
+        try:
+            with self._database.writing() as connection:
+                for row in batch:
+                    # A conflict is not an error here: the others' rows must not fail with it.
+                    statement = insert(_TABLE).values(row.values).on_conflict_do_nothing().returning(_TABLE.c.run)
+                    added.append(connection.execute(statement).first() is not None)
+        except CommonscaleError as error:
+            for row in batch:
+                row.added, row.error = False, error
+            return
+        for row, is_new in zip(batch, added, strict=True):
+            row.added = is_new
+
+
+@dataclass
+class _Row:
+    values: dict[str, Any]
+    added: bool | None = None
+    error: CommonscaleError | None = None
+
+
+class _CachedFile:
+    """A new file that is read again soon."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("xb")
+
+    def write(self, chunk: bytes) -> None:
+        """Take the next piece."""
+        self._file.write(chunk)
+
+    def sync(self) -> None:
+        """Everything is on disk when this returns."""
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        """Give back the file."""
+        self._file.close()
 
 
 class Upload(contextlib.AbstractContextManager["Upload"]):
@@ -157,11 +226,12 @@ class Upload(contextlib.AbstractContextManager["Upload"]):
         self._received = 0
         self._inline = bytearray()
         self._path = store.new_blob() if size_bytes > INLINE_BYTES else None
-        self._file: BinaryIO | None = None
+        self._file: DirectFile | _CachedFile | None = None
         self._committed = self._closed = False
         if self._path is not None:
             with _disk_errors():
-                self._file = self._path.open("xb")
+                # The coordinator's own roles take payloads from memory, sites fetch theirs from the file.
+                self._file = DirectFile(self._path) if slot.receiver == HUB else _CachedFile(self._path)
 
     def write(self, chunk: bytes) -> None:
         """Take the next piece."""
@@ -196,8 +266,7 @@ class Upload(contextlib.AbstractContextManager["Upload"]):
                 if self._closed:
                     raise StoreUnavailable(f"The delivery of {self._slot} was given up.")
                 with _disk_errors():
-                    self._file.flush()
-                    os.fsync(self._file.fileno())
+                    self._file.sync()
                     _sync_directory(self._path.parent)
             payload = None if self._path else bytes(self._inline)
             fresh = Stored(self._size, announced_sha256, payload, self._path)

@@ -171,7 +171,7 @@ class SiteJobs:
             connection.execute(sa.delete(_JOURNAL).where(of_job))
             connection.execute(sa.update(_JOBS).where(_JOBS.c.id == job_id).values(state=state, error=error))
         for blob in blobs if self._files else ():
-            (self._files / blob).unlink(missing_ok=True)  # type: ignore[operator]
+            (self._files / blob).unlink(missing_ok=True)
 
     def _update(self, job_id: str, **values: str) -> None:
         self.get(job_id)

@@ -1,7 +1,7 @@
 """Secrets at rest: AES-256-GCM under a key from a file or a passphrase.
 
-Key shares and job keys stand in the site's journal only in this form. The key file may live anywhere (a mounted secret, a
-token); whoever has a copy of the state directory without it has no share.
+Key shares and job keys stand in the site's journal only in this form. The key file may live anywhere (a mounted
+secret, a token); whoever has a copy of the state directory without it has no share.
 """
 
 from __future__ import annotations

@@ -113,6 +113,7 @@ async def party_encrypted(ch: Channel, variant: str, step: Any, table: Any) -> t
     plan = minmax.layout(variant, len(ch.parties), len(step.columns), used.slots)
     circuit = await party_circuit(ch, Needs(used, rotations=minmax.rotations(variant, plan)))
     result = await minmax.VARIANTS[variant](circuit, plan, ch.parties.index(ch.me), mine)
+    await circuit.finish()
     return _extremes(found, result)
 
 
@@ -128,7 +129,9 @@ async def coordinator_encrypted(ch: Channel, variant: str, step: Any) -> tuple[F
     plan = minmax.layout(variant, len(ch.parties), len(step.columns), used.slots)
 
     async def work(circuit: Circuit) -> Floats:
-        return await minmax.VARIANTS[variant](circuit, plan, 0, None)
+        result = await minmax.VARIANTS[variant](circuit, plan, 0, None)
+        await circuit.finish()
+        return result
 
     result = await coordinator_circuit(ch, Needs(used, rotations=minmax.rotations(variant, plan)), work)
     return _extremes(found, result)

@@ -39,7 +39,7 @@ def reveals(step: RanksStep, _: int) -> dict[str, str]:
     answers = "pooled quantiles of each column"
     count = {"n.TotalCounts": "pooled count of present values of each column"}
     if step.variant == "private":
-        return count | {"answers.Confirmations": f"{answers}, digit by digit"}
+        return count | {"digit-1.Opened": f"{answers}, digit by digit"}
     if step.variant == "counts":
         total = "Opened" if step.sums == "ckks" else "TotalCounts"
         return {
@@ -114,9 +114,7 @@ async def _party_private(ch: Channel, step: RanksStep, table: Any) -> tuple[Inte
     counts = await PartyMasks().add(ch.scope("n"), len(keys), partial(quantiles.sizes, keys), transcript)
     await agreement.party(ch.scope("n"), transcript.digest)
     circuit = await party_circuit(ch, Needs(profile(step.ckks, "comparison")))
-    found, answers = await ranks.search(circuit, counts, levels(step), keys)
-    await agreement.party(ch.scope("answers"), answers.digest)
-    return counts, found
+    return counts, await ranks.search(circuit, counts, levels(step), keys)
 
 
 async def _hub_private(ch: Channel, step: RanksStep) -> tuple[Integers, Floats]:
@@ -128,12 +126,10 @@ async def _hub_private(ch: Channel, step: RanksStep) -> tuple[Integers, Floats]:
     counts = await HubMasks().add(ch.scope("n"), len(step.columns), Transcript())
     await agreement.coordinator(ch.scope("n"))
 
-    async def work(circuit: Circuit) -> tuple[Floats, Transcript]:
+    async def work(circuit: Circuit) -> Floats:
         return await ranks.search(circuit, counts, levels(step), None)
 
-    found, _ = await coordinator_circuit(ch, Needs(profile(step.ckks, "comparison")), work)
-    await agreement.coordinator(ch.scope("answers"))
-    return counts, found
+    return counts, await coordinator_circuit(ch, Needs(profile(step.ckks, "comparison")), work)
 
 
 async def _party_binary(ch: Channel, step: RanksStep, table: Any) -> tuple[Integers, Floats]:

@@ -1,7 +1,7 @@
 """The common reference string: uniform polynomials from a public seed.
 
 Nobody chooses them and nobody sends them: every party expands AES-256-CTR under SHAKE-256(seed, label) to the same
-coefficients. A label is used for one purpose only; two refreshes under one label would show the difference of two masks.
+coefficients. A label is used for one purpose only; two refreshes under one label would show the difference of masks.
 """
 
 from __future__ import annotations

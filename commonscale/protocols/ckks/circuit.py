@@ -17,10 +17,13 @@ from numpy.typing import NDArray
 
 from commonscale.channel import Channel
 from commonscale.concurrency import concurrently, offload
+from commonscale.protocols import agreement
 from commonscale.protocols.ckks import decryption, refresh
-from commonscale.protocols.ckks.gathering import gather_sum, give, parse
+from commonscale.protocols.ckks.gathering import gather_sum, message, parse
 from commonscale.protocols.ckks.key_set import PartyKeys, crs_seed
-from commonscale.v1.protocols_pb2 import EncryptedInput
+from commonscale.protocols.transcript import Transcript
+from commonscale.slot import HUB
+from commonscale.v1.protocols_pb2 import Confirmation, EncryptedInput
 from crypto.ckks.arithmetic import Plain
 from crypto.ckks.context import Context, context_of
 from crypto.ckks.evaluator import Evaluator, Numbers, PublicKeys, TooFewLevelsError
@@ -28,6 +31,7 @@ from crypto.ckks.profiles import Profile
 
 # Numbers for one ciphertext each; where there are more than fit into one, several are computed with alike.
 Chunks = Sequence[NDArray[np.float64]]
+Make = Callable[[], Chunks]
 Finish = Callable[[Numbers], Numbers]
 
 
@@ -50,6 +54,11 @@ class Circuit(ABC):
         # One site, the same for all: what must be added once, it adds.
         self.first = float(bool(ch.parties) and ch.me == ch.parties[0])
         self._round = 0
+        self._transcript = Transcript()
+
+    def _told(self, opened: Sequence[Numbers]) -> None:
+        for numbers in opened:
+            self._transcript.add(numbers.astype("<f8").tobytes())
 
     def levels(self, a: Handle) -> int:
         """Multiplications left before a refresh."""
@@ -69,11 +78,11 @@ class Circuit(ABC):
         return made
 
     @abstractmethod
-    async def input(self, make: Callable[[], Chunks] | None, chunks: int) -> Handle:
-        """The sum of all sites' numbers; a site makes its own."""
+    async def input(self, makes: Sequence[Make | None], chunks: int) -> list[Handle]:
+        """Sums of all sites' numbers, all in one message; a site makes its own."""
 
     @abstractmethod
-    async def inputs(self, make: Callable[[], Chunks] | None, chunks: int) -> list[Handle]:
+    async def inputs(self, make: Make | None, chunks: int) -> list[Handle]:
         """All sites' numbers, one handle a site in ring order; a site makes its own."""
 
     @abstractmethod
@@ -85,6 +94,10 @@ class Circuit(ABC):
         self, handle: Handle, lengths: Sequence[int], name: str = "", towers: int = 1, finish: Finish = np.asarray
     ) -> list[Numbers]:
         """Open ciphertexts to everyone: so many numbers of each. Its messages are named after it."""
+
+    @abstractmethod
+    async def finish(self) -> None:
+        """Agree on everything that was opened."""
 
     # What a site does in place of arithmetic; the coordinator's class computes.
 
@@ -115,27 +128,35 @@ class PartyCircuit(Circuit):
     def __init__(self, ch: Channel, keys: PartyKeys) -> None:
         super().__init__(ch, keys.ctx.profile)
         self._keys = keys
+        # The last input, and what had been opened before it.
+        self._asked_in, self._asked_after = ch, b""
 
-    async def input(self, make: Callable[[], Chunks] | None, chunks: int) -> Handle:
-        """Put my numbers into the sum of everyone's."""
-        await self._contribute(make, chunks)
-        return Handle(chunks)
+    async def input(self, makes: Sequence[Make | None], chunks: int) -> list[Handle]:
+        """Put my numbers into the sums of everyone's."""
+        await self._contribute(makes, chunks)
+        return [Handle(chunks) for _ in makes]
 
-    async def inputs(self, make: Callable[[], Chunks] | None, chunks: int) -> list[Handle]:
+    async def inputs(self, make: Make | None, chunks: int) -> list[Handle]:
         """Put my numbers beside everyone's: one handle a site, in ring order."""
-        await self._contribute(make, chunks)
+        await self._contribute([make], chunks)
         return [Handle(chunks) for _ in self._ch.parties]
 
-    async def _contribute(self, make: Callable[[], Chunks] | None, chunks: int) -> None:
-        ctx, key = self._keys.ctx, self._keys.public_key
+    async def _contribute(self, makes: Sequence[Make | None], chunks: int) -> None:
+        ctx, key, ch = self._keys.ctx, self._keys.public_key, self._next()
+        self._asked_after = self._transcript.digest
 
-        def encrypted() -> list[Any]:
-            assert make is not None
-            numbers = make()
-            assert len(numbers) == chunks
-            return [ctx.encrypt(key, chunk) for chunk in numbers]
+        def encrypted() -> EncryptedInput:
+            numbers = [chunk for make in makes if make is not None for chunk in make()]
+            assert len(numbers) == chunks * len(makes)
+            made = message(EncryptedInput, [ctx.encrypt(key, chunk) for chunk in numbers])
+            made.transcript.CopyFrom(agreement.confirm(ch, self._asked_after))
+            return made
 
-        await give(self._next(), EncryptedInput, encrypted)
+        async def make() -> EncryptedInput:
+            return await offload(encrypted)
+
+        self._asked_in = ch
+        await ch.send(HUB, EncryptedInput, make)
 
     async def refresh(self, handles: Sequence[Handle]) -> list[Handle]:
         """Help to bring ciphertexts back to full height."""
@@ -148,7 +169,14 @@ class PartyCircuit(Circuit):
     ) -> list[Numbers]:
         """Help to open ciphertexts, and learn what is in them."""
         ch = self._next(name)
-        return await decryption.party(ch, self._keys.ctx, self._keys.share, towers, lengths)
+        words = (self._asked_in, self._asked_after)
+        opened = await decryption.party(ch, self._keys.ctx, self._keys.share, towers, lengths, words)
+        self._told(opened)
+        return opened
+
+    async def finish(self) -> None:
+        """Agree on everything that was opened."""
+        await agreement.party(self._next("finish"), self._transcript.digest)
 
 
 class CoordinatorCircuit(Circuit):
@@ -157,6 +185,8 @@ class CoordinatorCircuit(Circuit):
     def __init__(self, ch: Channel, profile: Profile, evaluator: Evaluator) -> None:
         super().__init__(ch, profile)
         self._evaluator = evaluator
+        # The sites' words on what had been opened before their last inputs.
+        self._words: list[Confirmation] = []
 
     @classmethod
     async def create(cls, ch: Channel, profile: Profile, keys: PublicKeys) -> CoordinatorCircuit:
@@ -168,13 +198,15 @@ class CoordinatorCircuit(Circuit):
         """Give back the memory of the keys."""
         self._evaluator.close()
 
-    async def input(self, make: Callable[[], Chunks] | None, chunks: int) -> Handle:
-        """The sum of all sites' numbers."""
+    async def input(self, makes: Sequence[Make | None], chunks: int) -> list[Handle]:
+        """The sums of all sites' numbers."""
         shape = self._evaluator.ctx.fresh_shape
-        total = await gather_sum(self._next(), EncryptedInput, shape, chunks)
-        return Handle(chunks, 0, tuple([await offload(self._evaluator.load, one) for one in total]))
+        total, received = await gather_sum(self._next(), EncryptedInput, shape, chunks * len(makes))
+        self._words = [received[site].transcript for site in self._ch.parties]
+        loaded = [await offload(self._evaluator.load, one) for one in total]
+        return [Handle(chunks, 0, tuple(loaded[at : at + chunks])) for at in range(0, len(loaded), chunks)]
 
-    async def inputs(self, make: Callable[[], Chunks] | None, chunks: int) -> list[Handle]:
+    async def inputs(self, make: Make | None, chunks: int) -> list[Handle]:
         """All sites' numbers, one handle a site."""
         ch = self._next()
         shape = self._evaluator.ctx.fresh_shape
@@ -184,6 +216,7 @@ class CoordinatorCircuit(Circuit):
             return Handle(chunks, 0, tuple(self._evaluator.load(part) for part in parts))
 
         found = await ch.gather(EncryptedInput)
+        self._words = [message.transcript for message in found.values()]
         return [await offload(load, site, message) for site, message in found.items()]
 
     async def add(self, a: Handle, b: Handle | Plain) -> Handle:
@@ -213,9 +246,15 @@ class CoordinatorCircuit(Circuit):
         self, handle: Handle, lengths: Sequence[int], name: str = "", towers: int = 1, finish: Finish = np.asarray
     ) -> list[Numbers]:
         """Open ciphertexts to everyone; `finish` leaves out what nobody needs."""
-        return await decryption.coordinator(
-            self._next(name), self._evaluator, towers, handle.ciphertexts, lengths, finish=finish
+        opened = await decryption.coordinator(
+            self._next(name), self._evaluator, towers, handle.ciphertexts, lengths, self._words, finish
         )
+        self._told(opened)
+        return opened
+
+    async def finish(self) -> None:
+        """Let the sites agree on everything that was opened."""
+        await agreement.coordinator(self._next("finish"))
 
     async def _compute(
         self, operation: Callable[[Any, Any], Any], made: Handle, a: Handle, b: Handle | Plain

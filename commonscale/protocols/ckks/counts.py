@@ -63,7 +63,7 @@ class PartyCkksSums:
 
         await ch.send(HUB, EncryptedInput, make)  # 1.
         lengths = [len(part) for part in _chunks(np.zeros(length), self.capacity)]
-        opened = await decryption.party(ch, ctx, self.keys.share, TOWERS, lengths, before)  # 2.
+        opened = await decryption.party(ch, ctx, self.keys.share, TOWERS, lengths, (ch, before))  # 2.
         return _rounded(opened, transcript)
 
 

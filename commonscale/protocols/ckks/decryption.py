@@ -5,9 +5,9 @@ CDecrypt of section III-C:
 2. Each site sends d_i = c1·s_i + flooding noise.
 3. The coordinator sends the numbers in c0 + Σ d_i to all; the sites agree that all were told the same.
 
-A search opens many times, and each question follows from the answers before. There, step 1 carries every site's signed
-word on all earlier answers instead, and the sites agree at the end of the search: a site helps to open nothing that was
-computed from answers to different questions.
+A computation may open several times, and its later inputs follow from what was opened before. There, inputs come with
+the sites' signed words on everything opened so far, step 1 shows these words to all, and the sites agree once, at the
+end: a site helps to open nothing that was computed from answers to different questions.
 
 Reveals: the numbers, to all sites and the coordinator. The sites trust the coordinator to ask for what the
 computation says (semi-honest): they cannot see what is in a ciphertext that they help to open.
@@ -34,17 +34,26 @@ from crypto.ckks.opening import gen_decrypt_share, opening_shape
 
 
 async def party(
-    ch: Channel, ctx: Context, share: SecretShare, towers: int, lengths: Sequence[int], transcript: bytes | None = None
+    ch: Channel,
+    ctx: Context,
+    share: SecretShare,
+    towers: int,
+    lengths: Sequence[int],
+    words: tuple[Channel, bytes] | None = None,
 ) -> list[Numbers]:
-    """Role of a site: helps to open ciphertexts with so many numbers each."""
+    """Role of a site: helps to open ciphertexts with so many numbers each.
+
+    `words`: the channel of the last inputs, and what was told before them.
+    """
     shape = opening_shape(ctx, towers)
     request = await ch.recv_broadcast(DecryptRequest)  # 1.
-    if transcript is not None:
-        agreement.verify(ch, request.transcripts, transcript)
+    if words is not None:
+        asked_in, told = words
+        agreement.verify(asked_in, request.transcripts, told)
     requested = await offload(parse, ch, "the coordinator", request, shape, len(lengths))
     await give(ch, DecryptShare, lambda: [gen_decrypt_share(ctx, share, c1, towers) for c1 in requested])  # 2.
     opened = await ch.recv_broadcast(Opened)  # 3.
-    if transcript is None:
+    if words is None:
         await agreement.party(ch, opened.numbers)
     return _numbers(ch, opened.numbers, lengths)
 
@@ -64,7 +73,7 @@ async def coordinator(
     asked = message(DecryptRequest, [c1 for _, c1 in requests])
     asked.transcripts.extend(transcripts or ())
     await ch.send(ALL, DecryptRequest, lambda: asked)  # 1.
-    shares = await gather_sum(ch, DecryptShare, shape, len(ciphertexts))
+    shares, _ = await gather_sum(ch, DecryptShare, shape, len(ciphertexts))
     numbers = [
         finish(await offload(evaluator.decrypt, kept, joint, towers, length))
         for (kept, _), joint, length in zip(requests, shares, lengths, strict=True)

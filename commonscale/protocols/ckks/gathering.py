@@ -36,9 +36,15 @@ def parse(ch: Channel, sender: str, received: Any, shape: Shape, count: int) -> 
         ) from None
 
 
-async def gather_sum(ch: Channel, kind: type[M], shape: Shape, count: int = 1) -> list[Coefficients]:
-    """The sum over all sites of each of `count` polynomials. It is exact, so the order of arrival does not matter."""
+async def gather_sum(
+    ch: Channel, kind: type[M], shape: Shape, count: int = 1
+) -> tuple[list[Coefficients], dict[str, M]]:
+    """The sum over all sites of each of `count` polynomials. It is exact, so the order of arrival does not matter.
+
+    Also returns what else the messages say, without the polynomials.
+    """
     total: list[Coefficients] = []
+    rest: dict[str, M] = {}
     adding = anyio.Lock()
 
     def add(sender: str, received: M) -> None:
@@ -49,9 +55,11 @@ async def gather_sum(ch: Channel, kind: type[M], shape: Shape, count: int = 1) -
         received = await ch.recv(kind, sender)
         async with adding:
             await offload(add, sender, received)
+            del received.polynomials[:]  # type: ignore[attr-defined]
+            rest[sender] = received
 
     await concurrently([partial(one, sender) for sender in ch.parties])
-    return total
+    return total, rest
 
 
 async def tell(ch: Channel, kind: type[M], polynomials: Sequence[Coefficients]) -> None:

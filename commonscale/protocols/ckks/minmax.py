@@ -130,7 +130,7 @@ def _half(plan: Layout, mine: Callable[[], Floats], side: int) -> list[Floats]:
 async def tree(circuit: Circuit, plan: Layout, index: int, mine: Mine) -> Floats:
     """Pairs, then pairs of pairs: a maximum may be taken twice, so windows may overlap."""
     make = (lambda: plan.place(mine(), {index: 0.5})) if mine else None
-    best = await circuit.input(make, plan.chunks)
+    (best,) = await circuit.input([make], plan.chunks)
     span = 1
     while span < plan.parties:
         step = min(span, plan.parties - span)
@@ -146,8 +146,9 @@ async def all_pairs(circuit: Circuit, plan: Layout, index: int, mine: Mine) -> F
     for d in range(parties - 1):
         rivals[d * parties + index] = 0.5
         rivals[d * parties + (index - d - 1) % parties] = -0.5
-    difference = await circuit.input((lambda: plan.place(mine(), rivals)) if mine else None, plan.chunks)
-    numbers = await circuit.input((lambda: plan.place(mine(), {index: 1.0})) if mine else None, plan.chunks)
+    compared = (lambda: plan.place(mine(), rivals)) if mine else None
+    own = (lambda: plan.place(mine(), {index: 1.0})) if mine else None
+    difference, numbers = await circuit.input([compared, own], plan.chunks)
     step = await circuit.add(await sign(circuit, difference, scale=0.5), 0.5)
     weight = await _product(circuit, step, parties - 1, stride)
     weight, numbers = await with_levels(circuit, 1, [weight, numbers])

@@ -36,7 +36,7 @@ async def party(ch: Channel, ctx: Context, mine: Coefficients) -> Coefficients:
 
 async def coordinator(ch: Channel, ctx: Context) -> Coefficients:
     """Role of the coordinator."""
-    joint = await gather_sum(ch, KeyShare, ctx.key_shape)  # 2.
+    joint, _ = await gather_sum(ch, KeyShare, ctx.key_shape)  # 2.
     await tell(ch, JointKey, joint)
     return joint[0]
 

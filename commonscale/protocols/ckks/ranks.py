@@ -17,27 +17,28 @@ from numpy.typing import NDArray
 
 from commonscale.protocols.ckks.circuit import Circuit
 from commonscale.protocols.quantiles import Quantiles, Ranks
-from commonscale.protocols.transcript import Transcript
 from commonscale.transforms.ordering import Floats, Keys
 from crypto.ckks.sign import sign
 
 
 async def search(
     circuit: Circuit, counts: NDArray[np.uint64], quantiles: Sequence[float], keys: Sequence[Keys] | None
-) -> tuple[Floats, Transcript]:
+) -> Floats:
     """The quantiles of every column; a site gives its own keys, in order."""
     wanted = Quantiles(counts, quantiles)
     size = counts[wanted.columns].astype(np.float64)
     ranks = Ranks(wanted.columns, wanted.ranks, circuit.profile.slots, shared=False)
-    transcript = Transcript()
+    number = 0
     while ranks:
-        reached = await _reached(circuit, ranks, size, keys)
-        transcript.add(np.packbits(reached).tobytes())
-        ranks.take(reached)
-    return wanted.values(ranks.low), transcript
+        number += 1
+        ranks.take(await _reached(circuit, f"digit-{number}", ranks, size, keys))
+    await circuit.finish()
+    return wanted.values(ranks.low)
 
 
-async def _reached(circuit: Circuit, ranks: Ranks, size: Floats, keys: Sequence[Keys] | None) -> NDArray[np.bool_]:
+async def _reached(
+    circuit: Circuit, name: str, ranks: Ranks, size: Floats, keys: Sequence[Keys] | None
+) -> NDArray[np.bool_]:
     """Whether the pooled count at each cut reaches the rank: one row a search."""
     slots, questions = circuit.profile.slots, ranks.question_count
     chunks = -(-questions // slots)
@@ -54,9 +55,9 @@ async def _reached(circuit: Circuit, ranks: Ranks, size: Floats, keys: Sequence[
         # The thresholds stand with the first site, so that no plain vector differs between ciphertexts.
         return split(ranks.count(keys) / n - circuit.first * (np.repeat(ranks.ranks, each) - 0.5) / n, circuit.first)
 
-    total = await circuit.input(mine if keys is not None else None, chunks)
+    (total,) = await circuit.input([mine if keys is not None else None], chunks)
     found = await sign(circuit, total, resolution=0.5 / float(size.max()))
     lengths = [min(slots, questions - at) for at in range(0, questions, slots)]
-    opened = np.concatenate(await circuit.open(found, lengths, finish=np.sign))
+    opened = np.concatenate(await circuit.open(found, lengths, name, finish=np.sign))
     reached: NDArray[np.bool_] = opened.reshape(len(size), each) > 0
     return reached

@@ -39,7 +39,7 @@ async def coordinator(ch: Channel, evaluator: Evaluator, seed: bytes, ciphertext
     """Role of the coordinator."""
     requests = await concurrently([_call(evaluator.refresh_request, one) for one in ciphertexts])
     await tell(ch, RefreshRequest, [c1 for _, c1 in requests])  # 1.
-    shares = await gather_sum(ch, RefreshShare, refresh_share_shape(evaluator.ctx), len(ciphertexts))
+    shares, _ = await gather_sum(ch, RefreshShare, refresh_share_shape(evaluator.ctx), len(ciphertexts))
     return await concurrently(  # 3.
         [
             _call(evaluator.refresh, kept, joint, seed, _label(ch, at))

@@ -26,7 +26,7 @@ async def party(ch: Channel, ctx: Context, share: SecretShare, seed: bytes) -> C
 
 async def coordinator(ch: Channel, ctx: Context) -> tuple[Coefficients, Coefficients]:
     """Role of the coordinator: returns h and the key."""
-    joint = await gather_sum(ch, RelinShare, ctx.switch_half)  # 1.
+    joint, _ = await gather_sum(ch, RelinShare, ctx.switch_half)  # 1.
     await tell(ch, RelinJoint, joint)
-    (key,) = await gather_sum(ch, RelinProduct, ctx.switch_key.shape)  # 2.
+    (key,), _ = await gather_sum(ch, RelinProduct, ctx.switch_key.shape)  # 2.
     return joint[0], key

@@ -24,5 +24,5 @@ async def party(ch: Channel, ctx: Context, share: SecretShare, seed: bytes, rota
 
 async def coordinator(ch: Channel, ctx: Context, rotations: Sequence[int]) -> dict[int, Coefficients]:
     """Role of the coordinator."""
-    found = await gather_sum(ch, RotationShare, ctx.switch_half, len(rotations))
+    found, _ = await gather_sum(ch, RotationShare, ctx.switch_half, len(rotations))
     return dict(zip(rotations, found, strict=True))

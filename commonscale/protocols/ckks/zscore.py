@@ -47,39 +47,48 @@ async def moments(
 
     Slots without a count would have no inverse: one site `fills` them.
     """
+    # Two slots a column: its deviations and their squares are divided by the count in one go.
     columns, slots = len(bounds), circuit.profile.slots
-    chunks = -(-columns // slots)
+    chunks = -(-2 * columns // slots)
     slope, offset = line(max_rows)
 
-    def split(vector: Floats, rest: float = 0.0) -> list[Floats]:
+    def split(first: Floats, second: Floats, rest: float = 0.0) -> list[Floats]:
         padded = np.full(chunks * slots, rest)
-        padded[:columns] = vector
+        padded[: 2 * columns] = np.concatenate([first, second])
         return np.split(padded, chunks)
 
     def counts() -> list[Floats]:
         assert sums is not None
-        mine = sums()[0] + np.where(present, 0.0, max_rows if fills else 0.0)
-        return split(mine * slope / max_rows, slope if fills else 0.0)
+        mine = slope / max_rows * (sums()[0] + np.where(present, 0.0, max_rows if fills else 0.0))
+        return split(mine, mine, slope if fills else 0.0)
 
-    def scaled(pair: Callable[[], Pair] | None, which: int, scale: Floats) -> Callable[[], list[Floats]] | None:
-        return (lambda: split(pair()[which] * GAIN / scale / max_rows)) if pair else None
+    def totals() -> list[Floats]:
+        assert sums is not None
+        return split(sums()[1] * GAIN / bounds / max_rows, np.zeros(columns))
 
     async def opened(name: str, total: Handle, share: Handle) -> Floats:
         """Total / n in every slot."""
-        numbers = await circuit.open(await circuit.mul(total, share), [slots] * chunks, name, TOWERS)
-        return np.concatenate(numbers)[:columns] / GAIN
+        numbers = await circuit.open(await circuit.mul(total, share), lengths, name, TOWERS)
+        return np.concatenate(numbers) / GAIN
 
+    lengths = [min(slots, 2 * columns - at) for at in range(0, 2 * columns, slots)]
     # 1. The inverse takes offset + slope·n/M.
-    count = await circuit.input(counts if sums else None, chunks)
-    total = await circuit.input(scaled(sums, 1, bounds), chunks)
+    count, total = await circuit.input([counts, totals] if sums else [None, None], chunks)
     # 2.
     share = await inverse(circuit, await circuit.add(count, offset), max_rows)
     # 3.
     (share,) = await with_levels(circuit, 1, [share])
-    mean = bounds * await opened("mean", total, share)
-    # 4. Deviations are at most 2V, their squares at most 4V².
-    around = (lambda: deviations(mean)) if deviations else None
-    shift = await circuit.input(scaled(around, 0, 2 * bounds), chunks)
-    square = await circuit.input(scaled(around, 1, 4 * bounds**2), chunks)
-    drift = 2 * bounds * await opened("drift", shift, share)
-    return mean + drift, np.maximum(4 * bounds**2 * await opened("variance", square, share) - drift**2, 0.0)
+    mean = bounds * (await opened("mean", total, share))[:columns]
+
+    def around() -> list[Floats]:
+        """Deviations are at most 2V, their squares at most 4V²."""
+        assert deviations is not None
+        shift, square = deviations(mean)
+        return split(shift * GAIN / (2 * bounds) / max_rows, square * GAIN / (4 * bounds**2) / max_rows)
+
+    # 4.
+    (spread,) = await circuit.input([around if deviations else None], chunks)
+    found = await opened("variance", spread, share)
+    await circuit.finish()
+    drift = 2 * bounds * found[:columns]
+    return mean + drift, np.maximum(4 * bounds**2 * found[columns:] - drift**2, 0.0)
