@@ -18,6 +18,7 @@ from google.protobuf.message import DecodeError, Message
 
 from commonscale.concurrency import concurrently, offload
 from commonscale.errors import BadMessage, Equivocation
+from commonscale.keyshelf import KeyShelf
 from commonscale.seal import Envelope
 from commonscale.slot import ALL, HUB, Slot
 
@@ -88,6 +89,8 @@ class Channel:
     prefix: str = ""
     # Of the agreed roster; empty before there is one. Public seeds come from it.
     roster_digest: bytes = b""
+    # Keys that outlive a job; a role may have none.
+    shelf: KeyShelf | None = None
 
     def scope(self, name: str) -> Channel:
         """The same end for a sub-protocol whose slots are named `name.…`."""

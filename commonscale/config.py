@@ -60,6 +60,8 @@ class CoordinatorConfig(Section):
     http_listen: str = "127.0.0.1:7480"
     database: str = "sqlite:///coordinator.db"
     blobs: ConfigPath = Field(default=Path("blobs"), validate_default=True)
+    # Collective public keys that later jobs of the same sites use again.
+    keys: ConfigPath = Field(default=Path("keys"), validate_default=True)
     tls: Tls
     limits: Limits = Limits()
 

@@ -19,6 +19,7 @@ from commonscale.daemon import settle, until_signal, write_ready
 from commonscale.database import Database, resolve_url
 from commonscale.errors import CommonscaleError, ConfigError
 from commonscale.identity import Authority, Role, load_certificate
+from commonscale.keyshelf import FileShelf
 from commonscale.metrics import CERTIFICATE_EXPIRY
 from commonscale.v1 import jobs_pb2_grpc, relay_pb2_grpc
 from coordinator.jobs import Jobs
@@ -78,7 +79,7 @@ class Coordinator:
         """Serve until SIGTERM or SIGINT."""
         await offload(self.slots.sweep)
         async with anyio.create_task_group() as tasks:
-            jobs = Jobs(self.jobstore, self.room, tasks)
+            jobs = Jobs(self.jobstore, self.room, tasks, FileShelf(self.config.keys))
             server = rpc.new_server()
             gate = rpc.Gate(self.authority)
             relay = RelayService(gate, self.room, jobs, self.config.limits)

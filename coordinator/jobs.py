@@ -33,6 +33,7 @@ from commonscale.errors import (
     UnknownJob,
 )
 from commonscale.identity import Identity, Role
+from commonscale.keyshelf import KeyShelf
 from commonscale.metrics import JOB_SECONDS, JOBS, JOBS_OPEN, RoundMetrics
 from commonscale.pipeline import Pipeline
 from commonscale.protocols import admission
@@ -94,10 +95,13 @@ class LiveJob:
 class Jobs:
     """All jobs of this coordinator."""
 
-    def __init__(self, store: JobStore, room: Mailroom, tasks: anyio.abc.TaskGroup) -> None:
+    def __init__(
+        self, store: JobStore, room: Mailroom, tasks: anyio.abc.TaskGroup, shelf: KeyShelf | None = None
+    ) -> None:
         self._store = store
         self._room = room
         self._tasks = tasks
+        self._shelf = shelf
         self._live: dict[str, LiveJob] = {}
         self._news = anyio.Event()
 
@@ -263,7 +267,7 @@ class Jobs:
         return dict(zip(ch.parties, digests, strict=True))
 
     def _channel(self, live: LiveJob, run: str, pipeline: Pipeline) -> Channel:
-        return Channel(run, HUB, tuple(pipeline.sites), self._room, observer=live)
+        return Channel(run, HUB, tuple(pipeline.sites), self._room, observer=live, shelf=self._shelf)
 
     def _missed(self, live: LiveJob) -> DeadlineMissed:
         progress = live.progress()

@@ -21,6 +21,7 @@ from commonscale.database import Database
 from commonscale.errors import BadMessage, CommonscaleError, ConfigError, TransientError
 from commonscale.files import lock_file, private_directory, replace_file
 from commonscale.identity import Authority, Role, load_certificate, load_key
+from commonscale.keyshelf import FileShelf
 from commonscale.link import Backoff, Link, RelayMailbox
 from commonscale.metrics import CERTIFICATE_EXPIRY, CONNECTED, JOBS_OPEN, RoundMetrics
 from commonscale.slot import JOB_ID_PATTERN
@@ -58,7 +59,9 @@ class Participant:
         self._lock = lock_file(config.state / "lock")
         self.database = open_database(config)
         self.jobs = SiteJobs(self.database, config.state / "journal")
-        self.journal = Journal(self.database, config.state / "journal", open_vault(config.vault, config.state))
+        vault = open_vault(config.vault, config.state)
+        self.journal = Journal(self.database, config.state / "journal", vault)
+        self.shelf = FileShelf(config.state / "keys", vault.lock, vault.unlock)
         self.journal.sweep()
         self.audit = AuditLog(config.state / "audit.jsonl")
         self.observer = observer or RoundMetrics()
@@ -131,6 +134,7 @@ class Participant:
             audit=self.audit,
             results=self.config.state / "results",
             observer=self.observer,
+            shelf=self.shelf,
         )
 
     async def _listen(self, tasks: anyio.abc.TaskGroup) -> None:

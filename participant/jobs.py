@@ -36,6 +36,7 @@ from commonscale.errors import (
 )
 from commonscale.files import replace_file
 from commonscale.identity import Authority
+from commonscale.keyshelf import KeyShelf
 from commonscale.pipeline import Pipeline
 from commonscale.protocols import admission
 from commonscale.results import canonical_json
@@ -73,6 +74,7 @@ class Site:
     audit: AuditLog
     results: Path
     observer: Observer
+    shelf: KeyShelf
 
 
 class AuditedMailbox:
@@ -98,7 +100,8 @@ class AuditedMailbox:
 
 async def run_job(site: Site, job: SiteJob) -> None:
     """Take part until the job is over here; errors are reported, not raised."""
-    ch = Channel(job.id, site.name, (), AuditedMailbox(site.mailbox, site.audit), site.journal, site.observer)
+    mailbox = AuditedMailbox(site.mailbox, site.audit)
+    ch = Channel(job.id, site.name, (), mailbox, site.journal, site.observer, shelf=site.shelf)
     try:
         fitted = await _in_time(site, job, ch)
     except (RunOver, UnknownJob) as error:

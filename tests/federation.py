@@ -81,6 +81,19 @@ class Member:
     journal: MemoryJournal = field(default_factory=MemoryJournal)
 
 
+class MemoryShelf:
+    """Key sets that outlive a job, in memory."""
+
+    def __init__(self) -> None:
+        self.sets: dict[str, bytes] = {}
+
+    def get(self, name: str) -> bytes | None:
+        return self.sets.get(name)
+
+    def put(self, name: str, content: bytes) -> None:
+        self.sets[name] = content
+
+
 class Federation:
     """Members of one consortium, and their roles."""
 
@@ -89,6 +102,7 @@ class Federation:
         self.authority = Authority(self.ca.certificate)
         self.members = {name: self.enrol(name) for name in names}
         self.mailbox = MemoryMailbox()
+        self.shelves = {name: MemoryShelf() for name in (HUB, *names)}
 
     def enrol(self, name: str, role: Role = Role.SITE) -> Member:
         key = signing.generate()
@@ -102,6 +116,7 @@ class Federation:
             tuple(self.members),
             mailbox or self.mailbox,
             observer=observer or NoObserver(),
+            shelf=self.shelves[me],
             **journal,
         )
 

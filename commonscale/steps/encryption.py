@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from commonscale.channel import Channel
+from commonscale.concurrency import offload
 from commonscale.protocols.ckks import key_set
 from commonscale.protocols.ckks.circuit import Circuit, CoordinatorCircuit, PartyCircuit
 from commonscale.protocols.ckks.counts import HubCkksSums, PartyCkksSums
@@ -29,6 +30,11 @@ def profile(options: CkksOptions, purpose: str) -> Profile:
     return PROFILES[_PROFILES[options.profile][purpose]]
 
 
+def needs(options: CkksOptions, purpose: str, rotations: tuple[int, ...] = ()) -> Needs:
+    """The keys for a circuit."""
+    return Needs(profile(options, purpose), True, rotations, options.keys == "reuse")
+
+
 async def party_circuit(ch: Channel, needs: Needs) -> PartyCircuit:
     """A site's end of a circuit."""
     return PartyCircuit(ch, await key_set.party(ch.scope("keys"), needs))
@@ -50,9 +56,9 @@ async def party_sums(ch: Channel, options: CkksOptions) -> PartyCkksSums:
 
 async def coordinator_sums(ch: Channel, options: CkksOptions, work: Callable[[HubCkksSums], Awaitable[T]]) -> T:
     """The coordinator's end of sums of counts, while `work` runs on it."""
-    needs = _counts(options)
-    keys = await key_set.coordinator(ch.scope("keys"), needs)
-    evaluator = Evaluator(context_of(needs.profile), keys, f"{ch.run}/{ch.prefix}")
+    wanted = _counts(options)
+    keys = await key_set.coordinator(ch.scope("keys"), wanted)
+    evaluator = await offload(Evaluator, context_of(wanted.profile), keys, f"{ch.run}/{ch.prefix}")
     try:
         return await work(HubCkksSums(evaluator))
     finally:
@@ -60,4 +66,4 @@ async def coordinator_sums(ch: Channel, options: CkksOptions, work: Callable[[Hu
 
 
 def _counts(options: CkksOptions) -> Needs:
-    return Needs(profile(options, "counts"), relinearization=False)
+    return Needs(profile(options, "counts"), relinearization=False, reuse=options.keys == "reuse")

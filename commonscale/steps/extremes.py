@@ -98,8 +98,7 @@ def _fitted(step: ExtremesStep, choice: Choice, low: Floats, high: Floats) -> Fi
 async def party_encrypted(ch: Channel, variant: str, step: Any, table: Any) -> tuple[Floats, Floats]:
     """A site's role in comparisons under encryption."""
     from commonscale.protocols.ckks import minmax
-    from commonscale.protocols.ckks.key_set import Needs
-    from commonscale.steps.encryption import party_circuit, profile
+    from commonscale.steps.encryption import needs, party_circuit, profile
 
     found = await bounds.party(ch.scope("bounds"), table, step.columns, step.ckks.max_abs)
     own = await offload(table.extremes, step.columns)
@@ -111,7 +110,7 @@ async def party_encrypted(ch: Channel, variant: str, step: Any, table: Any) -> t
 
     used = profile(step.ckks, "comparison")
     plan = minmax.layout(variant, len(ch.parties), len(step.columns), used.slots)
-    circuit = await party_circuit(ch, Needs(used, rotations=minmax.rotations(variant, plan)))
+    circuit = await party_circuit(ch, needs(step.ckks, "comparison", minmax.rotations(variant, plan)))
     result = await minmax.VARIANTS[variant](circuit, plan, ch.parties.index(ch.me), mine)
     await circuit.finish()
     return _extremes(found, result)
@@ -121,8 +120,7 @@ async def coordinator_encrypted(ch: Channel, variant: str, step: Any) -> tuple[F
     """The coordinator's role in comparisons under encryption."""
     from commonscale.protocols.ckks import minmax
     from commonscale.protocols.ckks.circuit import Circuit
-    from commonscale.protocols.ckks.key_set import Needs
-    from commonscale.steps.encryption import coordinator_circuit, profile
+    from commonscale.steps.encryption import coordinator_circuit, needs, profile
 
     found = await bounds.coordinator(ch.scope("bounds"), step.columns, step.ckks.max_abs)
     used = profile(step.ckks, "comparison")
@@ -133,7 +131,7 @@ async def coordinator_encrypted(ch: Channel, variant: str, step: Any) -> tuple[F
         await circuit.finish()
         return result
 
-    result = await coordinator_circuit(ch, Needs(used, rotations=minmax.rotations(variant, plan)), work)
+    result = await coordinator_circuit(ch, needs(step.ckks, "comparison", minmax.rotations(variant, plan)), work)
     return _extremes(found, result)
 
 

@@ -106,22 +106,20 @@ async def _hub_counts(ch: Channel, step: RanksStep) -> tuple[Integers, Floats]:
 
 async def _party_private(ch: Channel, step: RanksStep, table: Any) -> tuple[Integers, Floats]:
     from commonscale.protocols.ckks import ranks
-    from commonscale.protocols.ckks.key_set import Needs
-    from commonscale.steps.encryption import party_circuit, profile
+    from commonscale.steps.encryption import needs, party_circuit
 
     keys = await quantiles.own_keys(table, step.columns)
     transcript = Transcript()
     counts = await PartyMasks().add(ch.scope("n"), len(keys), partial(quantiles.sizes, keys), transcript)
     await agreement.party(ch.scope("n"), transcript.digest)
-    circuit = await party_circuit(ch, Needs(profile(step.ckks, "comparison")))
+    circuit = await party_circuit(ch, needs(step.ckks, "comparison"))
     return counts, await ranks.search(circuit, counts, levels(step), keys)
 
 
 async def _hub_private(ch: Channel, step: RanksStep) -> tuple[Integers, Floats]:
     from commonscale.protocols.ckks import ranks
     from commonscale.protocols.ckks.circuit import Circuit
-    from commonscale.protocols.ckks.key_set import Needs
-    from commonscale.steps.encryption import coordinator_circuit, profile
+    from commonscale.steps.encryption import coordinator_circuit, needs
 
     counts = await HubMasks().add(ch.scope("n"), len(step.columns), Transcript())
     await agreement.coordinator(ch.scope("n"))
@@ -129,7 +127,7 @@ async def _hub_private(ch: Channel, step: RanksStep) -> tuple[Integers, Floats]:
     async def work(circuit: Circuit) -> Floats:
         return await ranks.search(circuit, counts, levels(step), None)
 
-    return counts, await coordinator_circuit(ch, Needs(profile(step.ckks, "comparison")), work)
+    return counts, await coordinator_circuit(ch, needs(step.ckks, "comparison"), work)
 
 
 async def _party_binary(ch: Channel, step: RanksStep, table: Any) -> tuple[Integers, Floats]:

@@ -57,9 +57,8 @@ async def coordinator(ch: Channel, step: ZScoreStep) -> FittedStandard:
 
 
 async def _party_encrypted(ch: Channel, step: ZScoreStep, table: Any) -> FittedStandard:
-    from commonscale.protocols.ckks.key_set import Needs
     from commonscale.protocols.ckks.zscore import moments
-    from commonscale.steps.encryption import party_circuit, profile
+    from commonscale.steps.encryption import needs, party_circuit
 
     columns, most = step.columns, step.max_rows // len(ch.parties)
     found = await bounds.party(ch.scope("bounds"), table, columns, step.ckks.max_abs)
@@ -78,7 +77,7 @@ async def _party_encrypted(ch: Channel, step: ZScoreStep, table: Any) -> FittedS
         rows = table.deviations(columns, means.tolist())
         return np.array([row[0] for row in rows]), np.array([row[1] for row in rows])
 
-    circuit = await party_circuit(ch, Needs(profile(step.ckks, "inverse")))
+    circuit = await party_circuit(ch, needs(step.ckks, "inverse"))
     mean, variance = await moments(
         circuit, found.bounds, found.present, step.max_rows, bool(circuit.first), sums, deviations
     )
@@ -87,16 +86,15 @@ async def _party_encrypted(ch: Channel, step: ZScoreStep, table: Any) -> FittedS
 
 async def _coordinator_encrypted(ch: Channel, step: ZScoreStep) -> FittedStandard:
     from commonscale.protocols.ckks.circuit import Circuit
-    from commonscale.protocols.ckks.key_set import Needs
     from commonscale.protocols.ckks.zscore import moments
-    from commonscale.steps.encryption import coordinator_circuit, profile
+    from commonscale.steps.encryption import coordinator_circuit, needs
 
     found = await bounds.coordinator(ch.scope("bounds"), step.columns, step.ckks.max_abs)
 
     async def work(circuit: Circuit) -> tuple[Floats, Floats]:
         return await moments(circuit, found.bounds, found.present, step.max_rows, False, None, None)
 
-    mean, variance = await coordinator_circuit(ch, Needs(profile(step.ckks, "inverse")), work)
+    mean, variance = await coordinator_circuit(ch, needs(step.ckks, "inverse"), work)
     return _fitted(step, found, mean, variance)
 
 

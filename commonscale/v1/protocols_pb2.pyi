@@ -960,3 +960,62 @@ class Failure(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Failure: _TypeAlias = Failure  # noqa: Y015
+
+@_typing.final
+class KeySet(_message.Message):
+    """KeySet is how a daemon keeps collective keys between jobs; it is never sent."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class RotationsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.int
+        value: _builtins.bytes
+        def __init__(
+            self,
+            *,
+            key: _builtins.int = ...,
+            value: _builtins.bytes = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    ID_FIELD_NUMBER: _builtins.int
+    SEED_FIELD_NUMBER: _builtins.int
+    PUBLIC_KEY_FIELD_NUMBER: _builtins.int
+    SECRET_FIELD_NUMBER: _builtins.int
+    RELINEARIZATION_FIELD_NUMBER: _builtins.int
+    ROTATIONS_FIELD_NUMBER: _builtins.int
+    id: _builtins.bytes
+    seed: _builtins.bytes
+    public_key: _builtins.bytes
+    secret: _builtins.bytes
+    """At a site only: its secret share."""
+    relinearization: _builtins.bytes
+    """At the coordinator only."""
+    @_builtins.property
+    def rotations(self) -> _containers.ScalarMap[_builtins.int, _builtins.bytes]: ...
+    def __init__(
+        self,
+        *,
+        id: _builtins.bytes = ...,
+        seed: _builtins.bytes = ...,
+        public_key: _builtins.bytes = ...,
+        secret: _builtins.bytes = ...,
+        relinearization: _builtins.bytes = ...,
+        rotations: _abc.Mapping[_builtins.int, _builtins.bytes] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "public_key", b"public_key", "relinearization", b"relinearization", "rotations", b"rotations", "secret", b"secret", "seed", b"seed"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___KeySet: _TypeAlias = KeySet  # noqa: Y015

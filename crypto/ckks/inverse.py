@@ -43,7 +43,8 @@ async def inverse(ops: Arithmetic[H], u: H, kappa: float, error: float = ERROR) 
     c = rest.pop(0)
     while c < _CARRY_WHOLE:
         q, r = await with_levels(ops, 1, [q, r])
-        q = await ops.mul(q, await _twice_sum(ops, r, c))
+        double_sum: H = await _twice(ops, await ops.add(r, c))
+        q = await ops.mul(q, double_sum)
         r = await _doubled(ops, r)
         c = rest.pop(0)
     (r,) = await with_levels(ops, 1, [r])
@@ -66,11 +67,6 @@ async def _doubled(ops: Arithmetic[H], r: H) -> H:
 
 async def _twice(ops: Arithmetic[H], a: H) -> H:
     return await ops.add(a, a)
-
-
-async def _twice_sum(ops: Arithmetic[H], r: H, c: float) -> H:
-    """2·(R + c)."""
-    return await _twice(ops, await ops.add(r, c))
 
 
 async def _scaled(ops: Arithmetic[H], r: H, alpha: float, beta: float) -> H:
