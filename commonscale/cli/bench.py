@@ -102,3 +102,20 @@ def ppf(
             repeats=repeats, say=say,
         )  # fmt: skip
     report.publish("ppf", rows_out, output)
+
+
+@app.command()
+def ckks(
+    parties: Annotated[int, typer.Option(min=3, max=100, help="Sites.")] = 10,
+    ring: Annotated[int, typer.Option(help="14 (profile standard), 15 (high-latency); 11 is a quick try.")] = 14,
+    output: FormatOption = Format.TEXT,
+) -> None:
+    """Every micro-operation of threshold CKKS, collectively, over real processes and mTLS."""
+    from bench import ckks as benchmark
+    from bench import report
+
+    if ring not in benchmark.RINGS:
+        raise typer.BadParameter(f"{ring} is none of {', '.join(map(str, benchmark.RINGS))}", param_hint="--ring")
+    with _scratch("preparing") as (directory, say):
+        rows = benchmark.measure(directory, parties=parties, ring=ring, say=say)
+    report.publish("ckks", rows, output)

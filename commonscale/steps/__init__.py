@@ -16,7 +16,7 @@ from commonscale.steps import extremes, ranks, yeo_johnson, zscore
 from commonscale.stepspec import Step
 from commonscale.transforms.results import Fitted
 
-_MODULES: dict[str, ModuleType] = {
+MODULES: dict[str, ModuleType] = {
     "zscore": zscore,
     "minmax": extremes,
     "maxabs": extremes,
@@ -28,13 +28,13 @@ _MODULES: dict[str, ModuleType] = {
 
 async def party(ch: Channel, step: Step, table: Any) -> Fitted:
     """A site's role in a step."""
-    fitted: Fitted = await _MODULES[step.transform].party(ch, step, table)
+    fitted: Fitted = await MODULES[step.transform].party(ch, step, table)
     return fitted
 
 
 async def coordinator(ch: Channel, step: Step) -> Fitted:
     """The coordinator's role in a step."""
-    fitted: Fitted = await _MODULES[step.transform].coordinator(ch, step)
+    fitted: Fitted = await MODULES[step.transform].coordinator(ch, step)
     return fitted
 
 
@@ -49,7 +49,7 @@ def disclosures(pipeline: Pipeline, was_sent: Callable[[int, str], bool]) -> lis
         }
     ]
     for number, step in enumerate(pipeline.steps):
-        module = _MODULES[step.transform]
+        module = MODULES[step.transform]
         entry = {"step": number, "protocol": module.protocol(step, len(pipeline.sites)), "columns": step.columns}
         for kind, what in module.reveals(step, len(pipeline.sites)).items():
             if was_sent(number, kind):

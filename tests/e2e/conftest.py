@@ -71,7 +71,7 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalFedera
     for site, text in odd.items():
         data[site]["odd"] = directory / f"{site}-odd.csv"
         data[site]["odd"].write_text(text)
-    policies = {site: {"min_rows": 0} for site in GOOD}
+    policies: dict[str, dict[str, Any]] = {site: {"min_rows": 0, "test_profile": True} for site in GOOD}
     policies["manual"] = {"approval": "manual"}
     policies["narrow"] = {"columns": ["age"], "min_rows": 10}
     with LocalFederation(directory, data, policies=policies) as running:

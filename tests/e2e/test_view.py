@@ -5,13 +5,16 @@ from __future__ import annotations
 import sqlite3
 import urllib.request
 from pathlib import Path
+from typing import Any
 
 import anyio
 import numpy as np
+import pytest
 
 from commonscale.database import Database
 from commonscale.localnet import LocalFederation
 from commonscale.slot import Slot
+from commonscale.transforms.ordering import to_keys
 from coordinator.daemon import MIGRATIONS
 from coordinator.jobs import Jobs
 from coordinator.jobstore import JobRecord, JobStore, now_ms
@@ -113,3 +116,34 @@ def test_the_messages_of_an_ended_job_are_removed(tmp_path: Path) -> None:
     anyio.run(work)
     assert store.job_ids() == {"recent", "open"}
     database.close()
+
+
+NORMALIZERS: dict[str, dict[str, Any]] = {
+    "minmax-search": {"transform": "minmax", "variant": "search"},
+    "minmax-tree": {"transform": "minmax", "variant": "tree", "ckks": {"profile": "test"}},
+    "robust-counts": {"transform": "robust"},
+    "robust-counts-ckks": {"transform": "robust", "sums": "ckks", "ckks": {"profile": "test"}},
+    "robust-private": {"transform": "robust", "variant": "private", "ckks": {"profile": "test"}},
+}
+
+
+@pytest.mark.parametrize("name", NORMALIZERS)
+def test_no_local_extreme_or_quantile_is_in_the_coordinators_view(federation: LocalFederation, name: str) -> None:
+    """Neither a minimum, a maximum, a quartile nor a row of any site, in database, files, log and metrics."""
+    done = submit(federation, job(GOOD, ["age", "chol"], **NORMALIZERS[name]))
+    assert done.state == "done", done.wire.error
+    view = recorded_view(federation)
+    pooled = pooled_rows(federation, GOOD)
+    ordered = np.sort(pooled, axis=0)
+    ranks = [int(edge((len(pooled) - 1) * q)) for q in (0, 0.25, 0.5, 0.75, 1) for edge in (np.floor, np.ceil)]
+    revealed = set(ordered[ranks].ravel().tolist())
+    for site in GOOD:
+        rows = pooled_rows(federation, [site])
+        quartiles = np.quantile(rows, [0, 0.25, 0.5, 0.75, 1], axis=0).ravel()
+        for value in {*quartiles.tolist(), *rows.ravel().tolist()} - revealed:
+            key = to_keys(np.array([value]))
+            for needle in (*needles(value), key.tobytes(), (~key).tobytes()):
+                assert needle not in view, (site, value)
+    # The same search finds the pooled result.
+    found = done.result[0]["max" if name.startswith("minmax") else "median"][0]
+    assert repr(found).encode() in view

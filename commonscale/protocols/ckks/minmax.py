@@ -116,7 +116,7 @@ async def sequential(circuit: Circuit, plan: Layout, _: int, mine: Mine) -> Floa
         half = partial(_half, plan, mine, side) if mine else None
         best, *others = await circuit.inputs(half, plan.chunks)
         for other in others:
-            best = await _larger(circuit, best, other)
+            best = await larger(circuit, best, other)
         found.append(best)
     names = zip(OPENINGS["sequential"], found, strict=True)
     return 2 * np.concatenate([await _open_first_row(circuit, plan, best, name) for name, best in names])
@@ -134,7 +134,7 @@ async def tree(circuit: Circuit, plan: Layout, index: int, mine: Mine) -> Floats
     span = 1
     while span < plan.parties:
         step = min(span, plan.parties - span)
-        best = await _larger(circuit, best, await _shifted(circuit, best, step, plan.width))
+        best = await larger(circuit, best, await _shifted(circuit, best, step, plan.width))
         span += step
     return 2 * await _open_first_row(circuit, plan, best, *OPENINGS["tree"])
 
@@ -172,7 +172,7 @@ OPENINGS = {"sequential": ("maxima", "minima"), "tree": ("extremes",), "all-pair
 VARIANTS = {"sequential": sequential, "tree": tree, "all-pairs": all_pairs}
 
 
-async def _larger(circuit: Circuit, a: Handle, b: Handle) -> Handle:
+async def larger(circuit: Circuit, a: Handle, b: Handle) -> Handle:
     """max(a, b) for numbers in [-1/2, 1/2]."""
     a, b = await with_levels(circuit, 1, [a, b])
     d = await circuit.sub(a, b)

@@ -1,0 +1,164 @@
+"""What passes the coordinator in min-max, ranks and z-score under encryption: nothing of one site.
+
+A search must reveal no more than its result. That is shown by simulation: all answers of a job can be computed from the
+result alone (and for ranks from the pooled counts), so whoever knows the result learns nothing from the answers.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import anyio
+import numpy as np
+import pytest
+
+from commonscale.pipeline import Pipeline
+from commonscale.protocols.extremes import Smallest, own_keys
+from commonscale.protocols.quantiles import Quantiles, Ranks
+from commonscale.slot import ALL, HUB, Slot
+from commonscale.transforms.ordering import to_keys
+from commonscale.v1.protocols_pb2 import Answers, MaskedCounts, Opened, TotalCounts
+from crypto import ring
+from tests.federation import Federation, NumpyTable
+
+SITES = ("east", "north", "west")
+COLUMNS = ["a", "b"]
+TABLES = {
+    site: np.random.default_rng(index + 40).normal(50 + 10 * index, 3, (40 + index, 2))
+    for index, site in enumerate(SITES)
+}
+POOLED = np.vstack(list(TABLES.values()))
+CKKS = {"ckks": {"profile": "test"}}
+STEPS: dict[str, dict[str, Any]] = {
+    "search": {"transform": "minmax", "variant": "search"},
+    "tree": {"transform": "minmax", "variant": "tree", **CKKS},
+    "all-pairs": {"transform": "minmax", "variant": "all-pairs", **CKKS},
+    "counts": {"transform": "robust"},
+    "counts-shares": {"transform": "robust", "sums": "shares"},
+    "counts-ckks": {"transform": "robust", "sums": "ckks", **CKKS},
+    "private": {"transform": "robust", "variant": "private", **CKKS},
+    "zscore": {"transform": "zscore", "sums": "ckks", "max_rows": 4096, **CKKS},
+    "yeo-johnson": {"transform": "yeo-johnson"},
+}
+
+
+def record(directory: Path, name: str) -> tuple[dict[Slot, bytes], Any]:
+    """Every message of a job, and its result."""
+    federation = Federation(directory, SITES)
+    job = Pipeline.model_validate({"sites": list(SITES), "steps": [{"columns": COLUMNS, **STEPS[name]}]})
+    results = anyio.run(federation.run, job, {site: NumpyTable(COLUMNS, rows) for site, rows in TABLES.items()})
+    return federation.mailbox.slots, results[HUB]
+
+
+def encodings(value: float) -> list[bytes]:
+    """A number as a float either way round, as an ordered key, as an integer, in fixed point, as text."""
+    number = np.float64(value)
+    found = [number.tobytes(), number.tobytes()[::-1], to_keys(np.array([value])).tobytes()]
+    found += [(~to_keys(np.array([value]))).tobytes(), repr(float(value)).encode()]
+    return [*found, ring.to_bytes(ring.encode([float(value)], addends=1))]
+
+
+def local_values(rows: np.ndarray) -> list[float]:
+    """What a job could leak of one site: extremes, quartiles, moments, rows; not what is also the pooled result."""
+    quartiles = np.quantile(rows, [0, 0.25, 0.5, 0.75, 1], axis=0).ravel()
+    found = {*quartiles, *rows.mean(axis=0), *rows.std(axis=0), *rows.var(axis=0), *rows.sum(axis=0), *rows.ravel()}
+    revealed = {*POOLED.min(axis=0), *POOLED.max(axis=0)}
+    # The two neighbours of each pooled quartile are digits of the result.
+    for column in POOLED.T:
+        ordered = np.sort(column)
+        for q in (0.25, 0.5, 0.75):
+            at = (len(ordered) - 1) * q
+            revealed |= {ordered[int(np.floor(at))], ordered[int(np.ceil(at))]}
+    return sorted(found - revealed)
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_no_local_value_can_be_read_from_any_message(tmp_path: Path, name: str) -> None:
+    """In no encoding, in nothing that passed the coordinator."""
+    messages, _ = record(tmp_path, name)
+    view = b"\0".join(messages.values())
+    for rows in TABLES.values():
+        for value in local_values(rows):
+            assert not any(needle in view for needle in encodings(value)), value
+
+
+def test_the_same_search_finds_what_is_revealed(tmp_path: Path) -> None:
+    """Pooled counts and opened numbers stand in the view, so a local one would have been found."""
+    messages, _ = record(tmp_path, "counts-shares")
+    assert np.uint64(len(POOLED)).tobytes() in b"\0".join(messages.values())
+    messages, fitted = record(tmp_path / "2", "zscore")
+    opened = next(v for s, v in messages.items() if s.kind == "mean.Opened")
+    assert len(np.frombuffer(Opened.FromString(opened).numbers, "<f8")) == 2 * len(COLUMNS)
+    assert fitted.moments.count is None
+
+
+def test_no_local_count_is_in_any_message_to_the_coordinator(tmp_path: Path) -> None:
+    """Masked counts look like noise: no element is small, and no two sites' elements are related."""
+    messages, _ = record(tmp_path, "counts")
+    masked = [MaskedCounts.FromString(v) for s, v in messages.items() if s.kind.endswith("MaskedCounts")]
+    elements = np.concatenate([np.frombuffer(m.counts.elements, "<u8") for m in masked])
+    assert len(elements) > 1000
+    assert elements.min() > 1 << 40
+    np.testing.assert_allclose((elements / 2.0**64).mean(), 0.5, atol=0.02)
+
+
+def test_all_answers_of_a_search_follow_from_the_result(tmp_path: Path) -> None:
+    """The simulator knows minimum and maximum only."""
+    messages, fitted = record(tmp_path, "search")
+    result = NumpyTable(COLUMNS, np.vstack([fitted.low, fitted.high]))
+    search, number = Smallest(2 * len(COLUMNS)), 0
+    while search:
+        number += 1
+        simulated = search.answers(own_keys(result, COLUMNS))
+        told = Answers.FromString(messages[Slot("job-1/0", f"search.{number}.Answers", HUB, ALL)]).bits
+        assert np.packbits(simulated).tobytes() == told
+        search.take(simulated)
+
+
+def test_what_the_coordinator_adds_up_in_a_search_is_zero_or_uniform(tmp_path: Path) -> None:
+    """Not even the number of sites that said yes is there."""
+    messages, _ = record(tmp_path, "search")
+    totals = []
+    for number in range(1, 100):
+        parts = [messages.get(Slot("job-1/0", f"search.{number}.MaskedCounts", site, HUB)) for site in SITES]
+        if parts[0] is None:
+            break
+        vectors = [np.frombuffer(MaskedCounts.FromString(part or b"").counts.elements, "<u8") for part in parts]
+        totals.append(np.sum(vectors, axis=0, dtype=np.uint64))
+    flat = np.concatenate(totals)
+    yes = flat[flat != 0]
+    assert 0 < len(yes) < len(flat)
+    assert yes.min() > 1 << 40
+    np.testing.assert_allclose((yes / 2.0**64).mean(), 0.5, atol=0.05)
+
+
+def test_all_openings_of_private_ranks_follow_from_the_result(tmp_path: Path) -> None:
+    """The simulator knows the pooled counts and the neighbours of the quartiles only."""
+    messages, _ = record(tmp_path, "private")
+    raw = messages[Slot("job-1/0", "n.TotalCounts", HUB, ALL)]
+    counts = np.frombuffer(TotalCounts.FromString(raw).counts.elements, "<u8").astype(np.uint64)
+    assert counts.tolist() == [len(POOLED)] * 2
+    wanted = Quantiles(counts, [0.25, 0.5, 0.75])
+    ordered = np.sort(POOLED, axis=0)
+    answers = to_keys(ordered[wanted.ranks - 1, wanted.columns])
+    ranks, number = Ranks(wanted.columns, wanted.ranks, 1 << 10, shared=False), 0
+    while ranks:
+        number += 1
+        _, cuts = ranks.cuts()
+        simulated = answers[:, np.newaxis] <= cuts
+        opened = messages[Slot("job-1/0", f"digit-{number}.Opened", HUB, ALL)]
+        told = np.frombuffer(Opened.FromString(opened).numbers, "<f8").reshape(simulated.shape)
+        np.testing.assert_array_equal(told, np.where(simulated, 1.0, -1.0))
+        ranks.take(simulated)
+
+
+def test_what_a_circuit_opens_is_the_result_alone(tmp_path: Path) -> None:
+    """As many numbers as the result has, and a padded slot never holds a partial result."""
+    for name, kind, size in (("tree", "extremes.Opened", 4), ("all-pairs", "extremes.Opened", 4)):
+        messages, fitted = record(tmp_path / name, name)
+        opened = {s.kind: v for s, v in messages.items() if s.kind.endswith("Opened")}
+        assert list(opened) == [kind]
+        numbers = np.frombuffer(Opened.FromString(opened[kind]).numbers, "<f8")
+        assert len(numbers) == size
+        np.testing.assert_allclose(fitted.high, POOLED.max(axis=0), rtol=1e-5)
