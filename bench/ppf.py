@@ -159,16 +159,13 @@ def revealed_values(federation: LocalFederation, job_id: str) -> int:
     query = "SELECT kind, size_bytes FROM slots WHERE job_id = ? AND receiver = '@all'"
     with sqlite3.connect(path) as connection:
         found = connection.execute(query, (job_id,)).fetchall()
-    columns = 0
-    total = 0
+    total = _searched(found)
     for kind, size in found:
         if kind.endswith(("Opened", "TotalCounts")):
             total += size // 8
         elif kind.endswith(".Total"):
             total += size // 32
-        elif kind.endswith("1.Answers"):
-            columns += 1
-    return total + columns * 0 + _searched(found)
+    return total
 
 
 def _searched(found: list[tuple[str, int]]) -> int:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Literal, Protocol, TypeVar
 
+import anyio
 from google.protobuf.message import DecodeError, Message
 
 from commonscale.concurrency import concurrently, offload
@@ -74,6 +75,23 @@ class NoJournal:
         return await make(), True
 
 
+class Losses:
+    """Sites that were lost on the way."""
+
+    def __init__(self) -> None:
+        self.stand_ins: dict[str, str] = {}
+        self._events: dict[str, anyio.Event] = {}
+
+    def note(self, site: str, stand_in: str) -> None:
+        """A site is lost; another stands in for it."""
+        self.stand_ins[site] = stand_in
+        self._events.setdefault(site, anyio.Event()).set()
+
+    async def wait(self, site: str) -> None:
+        """Returns when a site is lost."""
+        await self._events.setdefault(site, anyio.Event()).wait()
+
+
 @dataclass(frozen=True)
 class Channel:
     """One role's end of one run."""
@@ -91,6 +109,8 @@ class Channel:
     roster_digest: bytes = b""
     # Keys that outlive a job; a role may have none.
     shelf: KeyShelf | None = None
+    # At the coordinator: sites that will not come back in this job. Shared by all scopes.
+    losses: Losses = field(default_factory=Losses)
 
     def scope(self, name: str) -> Channel:
         """The same end for a sub-protocol whose slots are named `name.…`."""

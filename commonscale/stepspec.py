@@ -45,6 +45,8 @@ class CkksOptions(Section):
     max_abs: tuple[Positive, ...] = ()
     # Secret-share the key shares, so that the others can stand in for a site that is lost on the way.
     recovery: bool = False
+    # How long a site may be silent before it counts as lost.
+    recovery_after_s: int = Field(default=60, ge=1, le=86_400)
 
     def to_wire(self) -> jobs_pb2.Ckks:
         """As a message."""
@@ -53,6 +55,7 @@ class CkksOptions(Section):
             keys=KEY_USES[self.keys],  # type: ignore[arg-type]
             max_abs=self.max_abs,
             recovery=self.recovery,
+            recovery_after_s=self.recovery_after_s,
         )
 
     @staticmethod
@@ -63,6 +66,7 @@ class CkksOptions(Section):
             "keys": _name(KEY_USES, ckks.keys),
             "max_abs": list(ckks.max_abs),
             "recovery": ckks.recovery,
+            "recovery_after_s": ckks.recovery_after_s,
         }
 
 
@@ -86,6 +90,9 @@ class Step(Section):
     @model_validator(mode="after")
     def _bounds_fit(self) -> Step:
         bounds = self.ckks_options.max_abs if self.ckks_options else ()
+        options = self.ckks_options
+        if options and options.recovery and options.keys == "reuse":
+            raise ValueError("keys that are used again are not put into escrow: leave out recovery or keys = 'reuse'")
         if len(bounds) not in (0, 1, len(self.columns)):
             raise ValueError(
                 f"max_abs has {len(bounds)} numbers for {len(self.columns)} columns; give one, or one each"

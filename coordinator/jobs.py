@@ -18,9 +18,10 @@ from typing import Any, TypeVar
 import anyio
 import anyio.abc
 import structlog
+from exceptiongroup import BaseExceptionGroup
 
 from commonscale import steps
-from commonscale.channel import Channel, Event
+from commonscale.channel import Channel, Event, Losses
 from commonscale.concurrency import concurrently, first_error, offload
 from commonscale.errors import (
     CommonscaleError,
@@ -63,6 +64,7 @@ class LiveJob:
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     changed: anyio.Event = field(default_factory=anyio.Event)
     ended: anyio.Event = field(default_factory=anyio.Event)
+    losses: Losses = field(default_factory=Losses)
 
     def event(self, event: Event, slot: Slot, size_bytes: int) -> None:
         """Observer: count."""
@@ -263,11 +265,33 @@ class Jobs:
                 raise SiteFailed(f"{site} failed with {code}: {message}")
             return outcome.success.result_sha256
 
-        digests = await concurrently([partial(outcome_of, site) for site in ch.parties])
-        return dict(zip(ch.parties, digests, strict=True))
+        async def unless_lost(site: str) -> bytes | None:
+            """A site that was lost has no last word."""
+            found: list[bytes] = []
+
+            async def waits() -> None:
+                found.append(await outcome_of(site))
+                tasks.cancel_scope.cancel()
+
+            async def lost() -> None:
+                await live.losses.wait(site)
+                tasks.cancel_scope.cancel()
+
+            try:
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(waits)
+                    tasks.start_soon(lost)
+            except BaseExceptionGroup as group:
+                raise first_error(group) from None
+            return found[0] if found else None
+
+        digests = await concurrently([partial(unless_lost, site) for site in ch.parties])
+        return {site: digest for site, digest in zip(ch.parties, digests, strict=True) if digest is not None}
 
     def _channel(self, live: LiveJob, run: str, pipeline: Pipeline) -> Channel:
-        return Channel(run, HUB, tuple(pipeline.sites), self._room, observer=live, shelf=self._shelf)
+        return Channel(
+            run, HUB, tuple(pipeline.sites), self._room, observer=live, shelf=self._shelf, losses=live.losses
+        )
 
     def _missed(self, live: LiveJob) -> DeadlineMissed:
         progress = live.progress()

@@ -119,3 +119,26 @@ def ckks(
     with _scratch("preparing") as (directory, say):
         rows = benchmark.measure(directory, parties=parties, ring=ring, say=say)
     report.publish("ckks", rows, output)
+
+
+@app.command()
+def growth(
+    parties: Annotated[str, typer.Option(help="Numbers of sites, comma-separated.")] = "5,10,20,50",
+    features: Annotated[int, typer.Option(min=1, max=4000, help="Columns.")] = 30,
+    variants: Annotated[str, typer.Option(help="As of bench ppf.")] = "zscore/ckks,minmax/search,minmax/tree",
+    profile: Annotated[str, typer.Option(help=f"Encryption parameters: {', '.join(PPF_PROFILES)}.")] = "standard",
+    plot: Annotated[Path | None, typer.Option(help="Where to draw the curve (.svg or .png).")] = None,
+    output: FormatOption = Format.TEXT,
+) -> None:
+    """The same jobs with more and more sites, all as real processes on this machine."""
+    from bench import growth as benchmark
+    from bench import report
+
+    with _scratch("preparing") as (directory, say):
+        rows = benchmark.measure(
+            directory, parties=[int(number) for number in parties.split(",")], features=features,
+            variants=variants.split(","), profile=profile, say=say,
+        )  # fmt: skip
+    if plot is not None:
+        benchmark.plot(rows, plot)
+    report.publish("growth", rows, output)

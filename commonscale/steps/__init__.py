@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import Any
 
 from commonscale.channel import Channel
+from commonscale.errors import SiteLost
 from commonscale.pipeline import Pipeline
 from commonscale.steps import extremes, ranks, yeo_johnson, zscore
 from commonscale.stepspec import Step
@@ -34,6 +35,9 @@ async def party(ch: Channel, step: Step, table: Any) -> Fitted:
 
 async def coordinator(ch: Channel, step: Step) -> Fitted:
     """The coordinator's role in a step."""
+    if ch.losses.stand_ins:
+        lost = ", ".join(ch.losses.stand_ins)
+        raise SiteLost(f"{lost} was lost, and the next step needs it.", "Submit the remaining steps without it.")
     fitted: Fitted = await MODULES[step.transform].coordinator(ch, step)
     return fitted
 

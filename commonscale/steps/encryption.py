@@ -7,8 +7,8 @@ from typing import TypeVar
 
 from commonscale.channel import Channel
 from commonscale.concurrency import offload
-from commonscale.protocols.ckks import key_set
-from commonscale.protocols.ckks.circuit import Circuit, CoordinatorCircuit, PartyCircuit
+from commonscale.protocols.ckks import key_set, recovery
+from commonscale.protocols.ckks.circuit import Circuit, CoordinatorCircuit, Escrows, PartyCircuit
 from commonscale.protocols.ckks.counts import HubCkksSums, PartyCkksSums
 from commonscale.protocols.ckks.key_set import Needs
 from commonscale.stepspec import CkksOptions
@@ -35,14 +35,22 @@ def needs(options: CkksOptions, purpose: str, rotations: tuple[int, ...] = ()) -
     return Needs(profile(options, purpose), True, rotations, options.keys == "reuse")
 
 
-async def party_circuit(ch: Channel, needs: Needs) -> PartyCircuit:
+async def party_circuit(ch: Channel, options: CkksOptions, needs: Needs) -> PartyCircuit:
     """A site's end of a circuit."""
-    return PartyCircuit(ch, await key_set.party(ch.scope("keys"), needs))
+    keys = await key_set.party(ch.scope("keys"), needs)
+    if options.recovery:
+        await recovery.deposit_party(ch.scope("keys"), keys.share)
+    return PartyCircuit(ch, keys, recovery=options.recovery)
 
 
-async def coordinator_circuit(ch: Channel, needs: Needs, work: Callable[[Circuit], Awaitable[T]]) -> T:
+async def coordinator_circuit(
+    ch: Channel, options: CkksOptions, needs: Needs, work: Callable[[Circuit], Awaitable[T]]
+) -> T:
     """The coordinator's end of a circuit, while `work` runs on it."""
-    circuit = await CoordinatorCircuit.create(ch, needs.profile, await key_set.coordinator(ch.scope("keys"), needs))
+    keys, escrow = await key_set.coordinator(ch.scope("keys"), needs), None
+    if options.recovery:
+        escrow = Escrows(await recovery.deposit_coordinator(ch.scope("keys")), options.recovery_after_s)
+    circuit = await CoordinatorCircuit.create(ch, needs.profile, keys, escrow)
     try:
         return await work(circuit)
     finally:

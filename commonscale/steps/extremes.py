@@ -110,7 +110,7 @@ async def party_encrypted(ch: Channel, variant: str, step: Any, table: Any) -> t
 
     used = profile(step.ckks, "comparison")
     plan = minmax.layout(variant, len(ch.parties), len(step.columns), used.slots)
-    circuit = await party_circuit(ch, needs(step.ckks, "comparison", minmax.rotations(variant, plan)))
+    circuit = await party_circuit(ch, step.ckks, needs(step.ckks, "comparison", minmax.rotations(variant, plan)))
     result = await minmax.VARIANTS[variant](circuit, plan, ch.parties.index(ch.me), mine)
     await circuit.finish()
     return _extremes(found, result)
@@ -131,7 +131,9 @@ async def coordinator_encrypted(ch: Channel, variant: str, step: Any) -> tuple[F
         await circuit.finish()
         return result
 
-    result = await coordinator_circuit(ch, needs(step.ckks, "comparison", minmax.rotations(variant, plan)), work)
+    result = await coordinator_circuit(
+        ch, step.ckks, needs(step.ckks, "comparison", minmax.rotations(variant, plan)), work
+    )
     return _extremes(found, result)
 
 

@@ -112,7 +112,7 @@ async def _party_private(ch: Channel, step: RanksStep, table: Any) -> tuple[Inte
     transcript = Transcript()
     counts = await PartyMasks().add(ch.scope("n"), len(keys), partial(quantiles.sizes, keys), transcript)
     await agreement.party(ch.scope("n"), transcript.digest)
-    circuit = await party_circuit(ch, needs(step.ckks, "comparison"))
+    circuit = await party_circuit(ch, step.ckks, needs(step.ckks, "comparison"))
     return counts, await ranks.search(circuit, counts, levels(step), keys)
 
 
@@ -127,7 +127,7 @@ async def _hub_private(ch: Channel, step: RanksStep) -> tuple[Integers, Floats]:
     async def work(circuit: Circuit) -> Floats:
         return await ranks.search(circuit, counts, levels(step), None)
 
-    return counts, await coordinator_circuit(ch, needs(step.ckks, "comparison"), work)
+    return counts, await coordinator_circuit(ch, step.ckks, needs(step.ckks, "comparison"), work)
 
 
 async def _party_binary(ch: Channel, step: RanksStep, table: Any) -> tuple[Integers, Floats]:

@@ -77,7 +77,7 @@ async def _party_encrypted(ch: Channel, step: ZScoreStep, table: Any) -> FittedS
         rows = table.deviations(columns, means.tolist())
         return np.array([row[0] for row in rows]), np.array([row[1] for row in rows])
 
-    circuit = await party_circuit(ch, needs(step.ckks, "inverse"))
+    circuit = await party_circuit(ch, step.ckks, needs(step.ckks, "inverse"))
     mean, variance = await moments(
         circuit, found.bounds, found.present, step.max_rows, bool(circuit.first), sums, deviations
     )
@@ -94,7 +94,7 @@ async def _coordinator_encrypted(ch: Channel, step: ZScoreStep) -> FittedStandar
     async def work(circuit: Circuit) -> tuple[Floats, Floats]:
         return await moments(circuit, found.bounds, found.present, step.max_rows, False, None, None)
 
-    mean, variance = await coordinator_circuit(ch, needs(step.ckks, "inverse"), work)
+    mean, variance = await coordinator_circuit(ch, step.ckks, needs(step.ckks, "inverse"), work)
     return _fitted(step, found, mean, variance)
 
 

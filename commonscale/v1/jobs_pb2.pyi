@@ -477,10 +477,13 @@ class Ckks(_message.Message):
     KEYS_FIELD_NUMBER: _builtins.int
     MAX_ABS_FIELD_NUMBER: _builtins.int
     RECOVERY_FIELD_NUMBER: _builtins.int
+    RECOVERY_AFTER_S_FIELD_NUMBER: _builtins.int
     profile: Global___CkksProfile.ValueType
     keys: Global___KeyUse.ValueType
     recovery: _builtins.bool
     """Whether key shares are secret-shared, so that a lost site can be stood in for."""
+    recovery_after_s: _builtins.int
+    """How long a site may be silent before it counts as lost."""
     @_builtins.property
     def max_abs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
         """Bounds of the magnitudes, one a column or one for all; found privately where there are none."""
@@ -492,10 +495,11 @@ class Ckks(_message.Message):
         keys: Global___KeyUse.ValueType = ...,
         max_abs: _abc.Iterable[_builtins.float] | None = ...,
         recovery: _builtins.bool = ...,
+        recovery_after_s: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["keys", b"keys", "max_abs", b"max_abs", "profile", b"profile", "recovery", b"recovery"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["keys", b"keys", "max_abs", b"max_abs", "profile", b"profile", "recovery", b"recovery", "recovery_after_s", b"recovery_after_s"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1e\x63ommonscale/v1/protocols.proto\x12\x0e\x63ommonscale.v1\"q\n\x06\x41nswer\x12\x30\n\nacceptance\x18\x01 \x01(\x0b\x32\x1a.commonscale.v1.AcceptanceH\x00\x12*\n\x07refusal\x18\x02 \x01(\x0b\x32\x17.commonscale.v1.RefusalH\x00\x42\t\n\x07verdict\"n\n\nAcceptance\x12\x13\n\x0bspec_sha256\x18\x01 \x01(\x0c\x12\x10\n\x08seal_key\x18\x02 \x01(\x0c\x12\x10\n\x08mask_key\x18\x03 \x01(\x0c\x12\'\n\x07\x63olumns\x18\x04 \x03(\x0b\x32\x16.commonscale.v1.Column\"\'\n\x07Refusal\x12\x0c\n\x04\x63ode\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\"@\n\x06\x43olumn\x12\x0c\n\x04name\x18\x01 \x01(\t\x12(\n\x04kind\x18\x02 \x01(\x0e\x32\x1a.commonscale.v1.ColumnKind\">\n\x06Signed\x12\x0c\n\x04\x62ody\x18\x01 \x01(\x0c\x12\x11\n\tsignature\x18\x02 \x01(\x0c\x12\x13\n\x0b\x63\x65rtificate\x18\x03 \x01(\x0c\"6\n\x06Roster\x12,\n\x07\x65ntries\x18\x01 \x03(\x0b\x32\x1b.commonscale.v1.RosterEntry\"C\n\x0bRosterEntry\x12\x0c\n\x04site\x18\x01 \x01(\t\x12&\n\x06\x61nswer\x18\x02 \x01(\x0b\x32\x16.commonscale.v1.Signed\"1\n\x0c\x43onfirmation\x12\x0e\n\x06\x64igest\x18\x01 \x01(\x0c\x12\x11\n\tsignature\x18\x02 \x01(\x0c\"D\n\rConfirmations\x12\x33\n\rconfirmations\x18\x01 \x03(\x0b\x32\x1c.commonscale.v1.Confirmation\"\x1a\n\x06Vector\x12\x10\n\x08\x65lements\x18\x01 \x01(\x0c\"6\n\x0cMaskedVector\x12&\n\x06vector\x18\x01 \x01(\x0b\x32\x16.commonscale.v1.Vector\"/\n\x05Share\x12&\n\x06vector\x18\x01 \x01(\x0b\x32\x16.commonscale.v1.Vector\"4\n\nPartialSum\x12&\n\x06vector\x18\x01 \x01(\x0b\x32\x16.commonscale.v1.Vector\"/\n\x05Total\x12&\n\x06vector\x18\x01 \x01(\x0b\x32\x16.commonscale.v1.Vector\"\x1f\n\x08KeyShare\x12\x13\n\x0bpolynomials\x18\x01 \x03(\x0c\"\x1f\n\x08JointKey\x12\x13\n\x0bpolynomials\x18\x01 \x03(\x0c\"!\n\nRelinShare\x12\x13\n\x0bpolynomials\x18\x01 \x03(\x0c\"!\n\nRelinJoint\x12\x13\n\x0bpolynomials\x18\x01 \x03(\x0c\"#\n\x0cRelinProduct\x12\x13\n\x0bpolynomials\x18\x01 \x03(\x0c\"$\n\rRotationShare\x12\x13\n\x0bpolynomials\x18\x01 \x03(\x0c\"W\n\x0e\x45ncryptedInput\x12\x13\n\x0bpolynomials\x18\x01 \x03(\x0c\x12\x30\n\ntranscript\x18\x02 \x01(\x0b\x32\x1c.commonscale.v1.Confirmation\"%\n\x0eRefreshRequest\x12\x13\n\x0bpolynomials\x18\x01 \x03(\x0c\"#\n\x0cRefreshShare\x12\x13\n\x0bpolynomials\x18\x01 \x03(\x0c\"X\n\x0e\x44\x65\x63ryptRequest\x12\x13\n\x0bpolynomials\x18\x01 \x03(\x0c\x12\x31\n\x0btranscripts\x18\x02 \x03(\x0b\x32\x1c.commonscale.v1.Confirmation\"#\n\x0c\x44\x65\x63ryptShare\x12\x13\n\x0bpolynomials\x18\x01 \x03(\x0c\"\x19\n\x06Opened\x12\x0f\n\x07numbers\x18\x01 \x01(\x0c\"\x1b\n\x08KeyOffer\x12\x0f\n\x07key_set\x18\x01 \x01(\x0c\"\x1c\n\tKeyChoice\x12\x0f\n\x07key_set\x18\x01 \x01(\x0c\"\x1a\n\nEscrowPart\x12\x0c\n\x04part\x18\x01 \x01(\x0c\"\x18\n\x06\x45scrow\x12\x0e\n\x06locked\x18\x01 \x01(\x0c\"&\n\x04Lost\x12\x0c\n\x04site\x18\x01 \x01(\t\x12\x10\n\x08stand_in\x18\x02 \x01(\t\"\x1a\n\x06\x43ounts\x12\x10\n\x08\x65lements\x18\x01 \x01(\x0c\"6\n\x0cMaskedCounts\x12&\n\x06\x63ounts\x18\x01 \x01(\x0b\x32\x16.commonscale.v1.Counts\"\x17\n\x07\x41nswers\x12\x0c\n\x04\x62its\x18\x01 \x01(\x0c\"H\n\nCountShare\x12&\n\x06\x63ounts\x18\x01 \x01(\x0b\x32\x16.commonscale.v1.Counts\x12\x12\n\ntranscript\x18\x02 \x01(\x0c\"7\n\rPartialCounts\x12&\n\x06\x63ounts\x18\x01 \x01(\x0b\x32\x16.commonscale.v1.Counts\"5\n\x0bTotalCounts\x12&\n\x06\x63ounts\x18\x01 \x01(\x0b\x32\x16.commonscale.v1.Counts\"l\n\x07Outcome\x12*\n\x07success\x18\x01 \x01(\x0b\x32\x17.commonscale.v1.SuccessH\x00\x12*\n\x07\x66\x61ilure\x18\x02 \x01(\x0b\x32\x17.commonscale.v1.FailureH\x00\x42\t\n\x07verdict\" \n\x07Success\x12\x15\n\rresult_sha256\x18\x01 \x01(\x0c\"(\n\x07\x46\x61ilure\x12\x0c\n\x04\x63ode\x18\x01 \x01(\t\x12\x0f\n\x07message\x18\x02 \x01(\t\"\xcb\x01\n\x06KeySet\x12\n\n\x02id\x18\x01 \x01(\x0c\x12\x0c\n\x04seed\x18\x02 \x01(\x0c\x12\x12\n\npublic_key\x18\x03 \x01(\x0c\x12\x0e\n\x06secret\x18\x04 \x01(\x0c\x12\x17\n\x0frelinearization\x18\x05 \x01(\x0c\x12\x38\n\trotations\x18\x06 \x03(\x0b\x32%.commonscale.v1.KeySet.RotationsEntry\x1a\x30\n\x0eRotationsEntry\x12\x0b\n\x03key\x18\x01 \x01(\r\x12\r\n\x05value\x18\x02 \x01(\x0c:\x02\x38\x01*\x86\x01\n\nColumnKind\x12\x1b\n\x17\x43OLUMN_KIND_UNSPECIFIED\x10\x00\x12\x16\n\x12\x43OLUMN_KIND_NUMBER\x10\x01\x12\x14\n\x10\x43OLUMN_KIND_TEXT\x10\x02\x12\x17\n\x13\x43OLUMN_KIND_BOOLEAN\x10\x03\x12\x14\n\x10\x43OLUMN_KIND_TIME\x10\x04\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1e\x63ommonscale/v1/protocols.proto\x12\x0e\x63ommonscale.v1\"q\n\x06\x41nswer\x12\x30\n\nacceptance\x18\x01 \x01(\x0b\x32\x1a.commonscale.v1.AcceptanceH\x00\x12*\n\x07refusal\x18\x02 \x01(\x0b\x32\x17.commonscale.v1.RefusalH\x00\x42\t\n\x07verdict\"n\n\nAcceptance\x12\x13\n\x0bspec_sha256\x18\x01 \x01(\x0c\x12\x10\n\x08seal_key\x18\x02 \x01(\x0c\x12\x10\n\x08mask_key\x18\x03 \x01(\x0c\x12\'\n\x07\x63olumns\x18\x04 \x03(\x0b\x32\x16.commonscale.v1.Column\"\'\n\x07Refusal\x12\x0c\n\x04\x63ode\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\"@\n\x06\x43olumn\x12\x0c\n\x04name\x18\x01 \x01(\t\x12(\n\x04kind\x18\x02 \x01(\x0e\x32\x1a.commonscale.v1.ColumnKind\">\n\x06Signed\x12\x0c\n\x04\x62ody\x18\x01 \x01(\x0c\x12\x11\n\tsignature\x18\x02 \x01(\x0c\x12\x13\n\x0b\x63\x65rtificate\x18\x03 \x01(\x0c\"6\n\x06Roster\x12,\n\x07\x65ntries\x18\x01 \x03(\x0b\x32\x1b.commonscale.v1.RosterEntry\"C\n\x0bRosterEntry\x12\x0c\n\x04site\x18\x01 \x01(\t\x12&\n\x06\x61nswer\x18\x02 \x01(\x0b\x32\x16.commonscale.v1.Signed\"1\n\x0c\x43onfirmation\x12\x0e\n\x06\x64igest\x18\x01 \x01(\x0c\x12\x11\n\tsignature\x18\x02 \x01(\x0c\"D\n\rConfirmations\x12\x33\n\rconfirmations\x18\x01 \x03(\x0b\x32\x1c.commonscale.v1.Confirmation\"\x1a\n\x06Vector\x12\x10\n\x08\x65lements\x18\x01 \x01(\x0c\"6\n\x0cMaskedVector\x12&\n\x06vector\x18\x01 \x01(\x0b\x32\x16.commonscale.v1.Vector\"/\n\x05Share\x12&\n\x06vector\x18\x01 \x01(\x0b\x32\x16.commonscale.v1.Vector\"4\n\nPartialSum\x12&\n\x06vector\x18\x01 \x01(\x0b\x32\x16.commonscale.v1.Vector\"/\n\x05Total\x12&\n\x06vector\x18\x01 \x01(\x0b\x32\x16.commonscale.v1.Vector\"\x1f\n\x08KeyShare\x12\x13\n\x0bpolynomials\x18\x01 \x03(\x0c\"\x1f\n\x08JointKey\x12\x13\n\x0bpolynomials\x18\x01 \x03(\x0c\"!\n\nRelinShare\x12\x13\n\x0bpolynomials\x18\x01 \x03(\x0c\"!\n\nRelinJoint\x12\x13\n\x0bpolynomials\x18\x01 \x03(\x0c\"#\n\x0cRelinProduct\x12\x13\n\x0bpolynomials\x18\x01 \x03(\x0c\"$\n\rRotationShare\x12\x13\n\x0bpolynomials\x18\x01 \x03(\x0c\"W\n\x0e\x45ncryptedInput\x12\x13\n\x0bpolynomials\x18\x01 \x03(\x0c\x12\x30\n\ntranscript\x18\x02 \x01(\x0b\x32\x1c.commonscale.v1.Confirmation\"%\n\x0eRefreshRequest\x12\x13\n\x0bpolynomials\x18\x01 \x03(\x0c\"#\n\x0cRefreshShare\x12\x13\n\x0bpolynomials\x18\x01 \x03(\x0c\"X\n\x0e\x44\x65\x63ryptRequest\x12\x13\n\x0bpolynomials\x18\x01 \x03(\x0c\x12\x31\n\x0btranscripts\x18\x02 \x03(\x0b\x32\x1c.commonscale.v1.Confirmation\"#\n\x0c\x44\x65\x63ryptShare\x12\x13\n\x0bpolynomials\x18\x01 \x03(\x0c\"\x19\n\x06Opened\x12\x0f\n\x07numbers\x18\x01 \x01(\x0c\"\x1b\n\x08KeyOffer\x12\x0f\n\x07key_set\x18\x01 \x01(\x0c\"\x1c\n\tKeyChoice\x12\x0f\n\x07key_set\x18\x01 \x01(\x0c\"\x1a\n\nEscrowPart\x12\x0c\n\x04part\x18\x01 \x01(\x0c\"\x18\n\x06\x45scrow\x12\x0e\n\x06locked\x18\x01 \x01(\x0c\"E\n\x04Lost\x12\x0c\n\x04site\x18\x01 \x01(\t\x12\x10\n\x08stand_in\x18\x02 \x01(\t\x12\r\n\x05since\x18\x03 \x01(\r\x12\x0e\n\x06locked\x18\x04 \x01(\x0c\"(\n\x07\x44\x65posit\x12\x0e\n\x06locked\x18\x01 \x01(\x0c\x12\r\n\x05parts\x18\x02 \x03(\x0c\"\x1a\n\x06\x43ounts\x12\x10\n\x08\x65lements\x18\x01 \x01(\x0c\"6\n\x0cMaskedCounts\x12&\n\x06\x63ounts\x18\x01 \x01(\x0b\x32\x16.commonscale.v1.Counts\"\x17\n\x07\x41nswers\x12\x0c\n\x04\x62its\x18\x01 \x01(\x0c\"H\n\nCountShare\x12&\n\x06\x63ounts\x18\x01 \x01(\x0b\x32\x16.commonscale.v1.Counts\x12\x12\n\ntranscript\x18\x02 \x01(\x0c\"7\n\rPartialCounts\x12&\n\x06\x63ounts\x18\x01 \x01(\x0b\x32\x16.commonscale.v1.Counts\"5\n\x0bTotalCounts\x12&\n\x06\x63ounts\x18\x01 \x01(\x0b\x32\x16.commonscale.v1.Counts\"l\n\x07Outcome\x12*\n\x07success\x18\x01 \x01(\x0b\x32\x17.commonscale.v1.SuccessH\x00\x12*\n\x07\x66\x61ilure\x18\x02 \x01(\x0b\x32\x17.commonscale.v1.FailureH\x00\x42\t\n\x07verdict\" \n\x07Success\x12\x15\n\rresult_sha256\x18\x01 \x01(\x0c\"(\n\x07\x46\x61ilure\x12\x0c\n\x04\x63ode\x18\x01 \x01(\t\x12\x0f\n\x07message\x18\x02 \x01(\t\"\xcb\x01\n\x06KeySet\x12\n\n\x02id\x18\x01 \x01(\x0c\x12\x0c\n\x04seed\x18\x02 \x01(\x0c\x12\x12\n\npublic_key\x18\x03 \x01(\x0c\x12\x0e\n\x06secret\x18\x04 \x01(\x0c\x12\x17\n\x0frelinearization\x18\x05 \x01(\x0c\x12\x38\n\trotations\x18\x06 \x03(\x0b\x32%.commonscale.v1.KeySet.RotationsEntry\x1a\x30\n\x0eRotationsEntry\x12\x0b\n\x03key\x18\x01 \x01(\r\x12\r\n\x05value\x18\x02 \x01(\x0c:\x02\x38\x01*\x86\x01\n\nColumnKind\x12\x1b\n\x17\x43OLUMN_KIND_UNSPECIFIED\x10\x00\x12\x16\n\x12\x43OLUMN_KIND_NUMBER\x10\x01\x12\x14\n\x10\x43OLUMN_KIND_TEXT\x10\x02\x12\x17\n\x13\x43OLUMN_KIND_BOOLEAN\x10\x03\x12\x14\n\x10\x43OLUMN_KIND_TIME\x10\x04\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,8 +33,8 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_KEYSET_ROTATIONSENTRY']._loaded_options = None
   _globals['_KEYSET_ROTATIONSENTRY']._serialized_options = b'8\001'
-  _globals['_COLUMNKIND']._serialized_start=2301
-  _globals['_COLUMNKIND']._serialized_end=2435
+  _globals['_COLUMNKIND']._serialized_start=2374
+  _globals['_COLUMNKIND']._serialized_end=2508
   _globals['_ANSWER']._serialized_start=50
   _globals['_ANSWER']._serialized_end=163
   _globals['_ACCEPTANCE']._serialized_start=165
@@ -96,27 +96,29 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_ESCROW']._serialized_start=1547
   _globals['_ESCROW']._serialized_end=1571
   _globals['_LOST']._serialized_start=1573
-  _globals['_LOST']._serialized_end=1611
-  _globals['_COUNTS']._serialized_start=1613
-  _globals['_COUNTS']._serialized_end=1639
-  _globals['_MASKEDCOUNTS']._serialized_start=1641
-  _globals['_MASKEDCOUNTS']._serialized_end=1695
-  _globals['_ANSWERS']._serialized_start=1697
-  _globals['_ANSWERS']._serialized_end=1720
-  _globals['_COUNTSHARE']._serialized_start=1722
-  _globals['_COUNTSHARE']._serialized_end=1794
-  _globals['_PARTIALCOUNTS']._serialized_start=1796
-  _globals['_PARTIALCOUNTS']._serialized_end=1851
-  _globals['_TOTALCOUNTS']._serialized_start=1853
-  _globals['_TOTALCOUNTS']._serialized_end=1906
-  _globals['_OUTCOME']._serialized_start=1908
-  _globals['_OUTCOME']._serialized_end=2016
-  _globals['_SUCCESS']._serialized_start=2018
-  _globals['_SUCCESS']._serialized_end=2050
-  _globals['_FAILURE']._serialized_start=2052
-  _globals['_FAILURE']._serialized_end=2092
-  _globals['_KEYSET']._serialized_start=2095
-  _globals['_KEYSET']._serialized_end=2298
-  _globals['_KEYSET_ROTATIONSENTRY']._serialized_start=2250
-  _globals['_KEYSET_ROTATIONSENTRY']._serialized_end=2298
+  _globals['_LOST']._serialized_end=1642
+  _globals['_DEPOSIT']._serialized_start=1644
+  _globals['_DEPOSIT']._serialized_end=1684
+  _globals['_COUNTS']._serialized_start=1686
+  _globals['_COUNTS']._serialized_end=1712
+  _globals['_MASKEDCOUNTS']._serialized_start=1714
+  _globals['_MASKEDCOUNTS']._serialized_end=1768
+  _globals['_ANSWERS']._serialized_start=1770
+  _globals['_ANSWERS']._serialized_end=1793
+  _globals['_COUNTSHARE']._serialized_start=1795
+  _globals['_COUNTSHARE']._serialized_end=1867
+  _globals['_PARTIALCOUNTS']._serialized_start=1869
+  _globals['_PARTIALCOUNTS']._serialized_end=1924
+  _globals['_TOTALCOUNTS']._serialized_start=1926
+  _globals['_TOTALCOUNTS']._serialized_end=1979
+  _globals['_OUTCOME']._serialized_start=1981
+  _globals['_OUTCOME']._serialized_end=2089
+  _globals['_SUCCESS']._serialized_start=2091
+  _globals['_SUCCESS']._serialized_end=2123
+  _globals['_FAILURE']._serialized_start=2125
+  _globals['_FAILURE']._serialized_end=2165
+  _globals['_KEYSET']._serialized_start=2168
+  _globals['_KEYSET']._serialized_end=2371
+  _globals['_KEYSET_ROTATIONSENTRY']._serialized_start=2323
+  _globals['_KEYSET_ROTATIONSENTRY']._serialized_end=2371
 # @@protoc_insertion_point(module_scope)

@@ -741,21 +741,54 @@ class Lost(_message.Message):
 
     SITE_FIELD_NUMBER: _builtins.int
     STAND_IN_FIELD_NUMBER: _builtins.int
+    SINCE_FIELD_NUMBER: _builtins.int
+    LOCKED_FIELD_NUMBER: _builtins.int
     site: _builtins.str
     stand_in: _builtins.str
+    since: _builtins.int
+    """The first round of the computation in which the stand-in answers."""
+    locked: _builtins.bytes
+    """The lost site's Escrow."""
     def __init__(
         self,
         *,
         site: _builtins.str = ...,
         stand_in: _builtins.str = ...,
+        since: _builtins.int = ...,
+        locked: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["site", b"site", "stand_in", b"stand_in"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["locked", b"locked", "since", b"since", "site", b"site", "stand_in", b"stand_in"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Lost: _TypeAlias = Lost  # noqa: Y015
+
+@_typing.final
+class Deposit(_message.Message):
+    """Deposit is how a site keeps what it has put into escrow; it is never sent."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LOCKED_FIELD_NUMBER: _builtins.int
+    PARTS_FIELD_NUMBER: _builtins.int
+    locked: _builtins.bytes
+    @_builtins.property
+    def parts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]: ...
+    def __init__(
+        self,
+        *,
+        locked: _builtins.bytes = ...,
+        parts: _abc.Iterable[_builtins.bytes] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["locked", b"locked", "parts", b"parts"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Deposit: _TypeAlias = Deposit  # noqa: Y015
 
 @_typing.final
 class Counts(_message.Message):

@@ -76,7 +76,6 @@ def load(directory: Path) -> dict[str, Table]:
     bunch = load_breast_cancer()
     order = np.argsort(bunch.target, kind="stable")
     hcv = read(directory / "hcv" / "hcvdat0.csv.xz")
-    numeric = [0 if name == "Age" else at for at, name in enumerate(hcv[0]) if at > 3 or name == "Age"]
     numeric = [at for at, name in enumerate(hcv[0]) if at > 3 or name == "Age"]
     parkinsons = read(directory / "parkinsons_telemonitoring" / "parkinsons_updrs.data.xz")
     whole = {

@@ -24,7 +24,7 @@ from commonscale.channel import Channel
 from commonscale.concurrency import concurrently, offload
 from commonscale.errors import BadMessage
 from commonscale.protocols import agreement
-from commonscale.protocols.ckks.gathering import gather_sum, give, message, parse
+from commonscale.protocols.ckks.gathering import Receive, gather_sum, give, message, parse
 from commonscale.slot import ALL
 from commonscale.v1.protocols_pb2 import Confirmation, DecryptRequest, DecryptShare, Opened
 from crypto.ckks.context import Context
@@ -45,17 +45,35 @@ async def party(
 
     `words`: the channel of the last inputs, and what was told before them.
     """
+    await answer(ch, ctx, share, towers, lengths, words)
+    found = await opened(ch, lengths)
+    if words is None:
+        await agreement.party(ch, np.concatenate(found).tobytes())
+    return found
+
+
+async def opened(ch: Channel, lengths: Sequence[int]) -> list[Numbers]:
+    """Step 3 at a site: what was told to all."""
+    return _numbers(ch, (await ch.recv_broadcast(Opened)).numbers, lengths)
+
+
+async def answer(
+    ch: Channel,
+    ctx: Context,
+    share: SecretShare,
+    towers: int,
+    lengths: Sequence[int],
+    words: tuple[Channel, bytes] | None = None,
+    reply: Channel | None = None,
+) -> None:
+    """Steps 1 and 2 at a site. A stand-in replies on another channel."""
     shape = opening_shape(ctx, towers)
     request = await ch.recv_broadcast(DecryptRequest)  # 1.
     if words is not None:
         asked_in, told = words
         agreement.verify(asked_in, request.transcripts, told)
     requested = await offload(parse, ch, "the coordinator", request, shape, len(lengths))
-    await give(ch, DecryptShare, lambda: [gen_decrypt_share(ctx, share, c1, towers) for c1 in requested])  # 2.
-    opened = await ch.recv_broadcast(Opened)  # 3.
-    if words is None:
-        await agreement.party(ch, opened.numbers)
-    return _numbers(ch, opened.numbers, lengths)
+    await give(reply or ch, DecryptShare, lambda: [gen_decrypt_share(ctx, share, c1, towers) for c1 in requested])  # 2.
 
 
 async def coordinator(
@@ -66,6 +84,7 @@ async def coordinator(
     lengths: Sequence[int],
     transcripts: Sequence[Confirmation] | None = None,
     finish: Callable[[Numbers], Numbers] = np.asarray,
+    receive: Receive | None = None,
 ) -> list[Numbers]:
     """Role of the coordinator; `finish` may leave out what nobody needs, such as noise around a sign."""
     shape = opening_shape(evaluator.ctx, towers)
@@ -73,16 +92,16 @@ async def coordinator(
     asked = message(DecryptRequest, [c1 for _, c1 in requests])
     asked.transcripts.extend(transcripts or ())
     await ch.send(ALL, DecryptRequest, lambda: asked)  # 1.
-    shares, _ = await gather_sum(ch, DecryptShare, shape, len(ciphertexts))
+    shares, _ = await gather_sum(ch, DecryptShare, shape, len(ciphertexts), receive)
     numbers = [
         finish(await offload(evaluator.decrypt, kept, joint, towers, length))
         for (kept, _), joint, length in zip(requests, shares, lengths, strict=True)
     ]
     # 3. OpenFHE's decoding adds noise of its own, so opening again after a crash would give other last digits.
-    opened = await ch.decide(Opened(numbers=np.concatenate(numbers).astype("<f8").tobytes()))
+    told = await ch.decide(Opened(numbers=np.concatenate(numbers).astype("<f8").tobytes()))
     if transcripts is None:
         await agreement.coordinator(ch)
-    return _numbers(ch, opened.numbers, lengths)
+    return _numbers(ch, told.numbers, lengths)
 
 
 def _numbers(ch: Channel, raw: bytes, lengths: Sequence[int]) -> list[Numbers]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -36,8 +36,12 @@ def parse(ch: Channel, sender: str, received: Any, shape: Shape, count: int) -> 
         ) from None
 
 
+# How a site's message is awaited, where a plain wait would not do.
+Receive = Callable[[Channel, Any, str], Awaitable[Any]]
+
+
 async def gather_sum(
-    ch: Channel, kind: type[M], shape: Shape, count: int = 1
+    ch: Channel, kind: type[M], shape: Shape, count: int = 1, receive: Receive | None = None
 ) -> tuple[list[Coefficients], dict[str, M]]:
     """The sum over all sites of each of `count` polynomials. It is exact, so the order of arrival does not matter.
 
@@ -52,7 +56,7 @@ async def gather_sum(
         total[:] = [shape.add(pair) for pair in zip(total, parts, strict=True)] if total else parts
 
     async def one(sender: str) -> None:
-        received = await ch.recv(kind, sender)
+        received: M = await (receive(ch, kind, sender) if receive else ch.recv(kind, sender))
         async with adding:
             await offload(add, sender, received)
             del received.polynomials[:]  # type: ignore[attr-defined]

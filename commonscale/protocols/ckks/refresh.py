@@ -17,7 +17,7 @@ from typing import Any
 
 from commonscale.channel import Channel
 from commonscale.concurrency import concurrently, offload
-from commonscale.protocols.ckks.gathering import gather_sum, give, tell, told
+from commonscale.protocols.ckks.gathering import Receive, gather_sum, give, tell, told
 from commonscale.v1.protocols_pb2 import RefreshRequest, RefreshShare
 from crypto.ckks.context import Context
 from crypto.ckks.evaluator import Evaluator
@@ -25,21 +25,25 @@ from crypto.ckks.keys import SecretShare
 from crypto.ckks.opening import gen_refresh_share, refresh_request_shape, refresh_share_shape
 
 
-async def party(ch: Channel, ctx: Context, share: SecretShare, seed: bytes, count: int) -> None:
-    """Role of a site: helps to refresh `count` ciphertexts."""
+async def party(
+    ch: Channel, ctx: Context, share: SecretShare, seed: bytes, count: int, reply: Channel | None = None
+) -> None:
+    """Role of a site: helps to refresh `count` ciphertexts. A stand-in replies on another channel."""
     requested = await told(ch, RefreshRequest, refresh_request_shape(ctx), count)  # 1.
     await give(  # 2.
-        ch,
+        reply or ch,
         RefreshShare,
         lambda: [gen_refresh_share(ctx, share, c1, seed, _label(ch, at)) for at, c1 in enumerate(requested)],
     )
 
 
-async def coordinator(ch: Channel, evaluator: Evaluator, seed: bytes, ciphertexts: Sequence[Any]) -> list[Any]:
+async def coordinator(
+    ch: Channel, evaluator: Evaluator, seed: bytes, ciphertexts: Sequence[Any], receive: Receive | None = None
+) -> list[Any]:
     """Role of the coordinator."""
     requests = await concurrently([_call(evaluator.refresh_request, one) for one in ciphertexts])
     await tell(ch, RefreshRequest, [c1 for _, c1 in requests])  # 1.
-    shares, _ = await gather_sum(ch, RefreshShare, refresh_share_shape(evaluator.ctx), len(ciphertexts))
+    shares, _ = await gather_sum(ch, RefreshShare, refresh_share_shape(evaluator.ctx), len(ciphertexts), receive)
     return await concurrently(  # 3.
         [
             _call(evaluator.refresh, kept, joint, seed, _label(ch, at))
