@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
+from commonscale.errors import StateLost
 from commonscale.files import private_directory, replace_file
 
 
@@ -34,7 +35,11 @@ class FileShelf:
     def get(self, name: str) -> bytes | None:
         """A set, if it is here."""
         path = self._directory / name
-        return self._unlock(path.read_bytes(), name.encode()) if path.exists() else None
+        try:
+            return self._unlock(path.read_bytes(), name.encode()) if path.exists() else None
+        except StateLost:
+            # The vault has another key than before: a new set takes its place.
+            return None
 
     def put(self, name: str, content: bytes) -> None:
         """Keep a set, in place of an older one."""

@@ -20,7 +20,7 @@ from pydantic import Field, field_validator, model_validator
 from commonscale.config import Name, Section, read_toml, validate
 from commonscale.errors import BadMessage, ConfigError
 from commonscale.protocols.admission import MIN_SITES
-from commonscale.stepspec import STEPS, AnyStep
+from commonscale.stepspec import SLOTS, STEPS, AnyStep, ExtremesStep
 from commonscale.v1 import jobs_pb2
 
 MAX_SITES = 1000
@@ -56,6 +56,15 @@ class Pipeline(Section):
                 "because with two each would learn the other's numbers"
             )
         return sites
+
+    @model_validator(mode="after")
+    def _pairs_fit(self) -> Pipeline:
+        for step in self.steps:
+            if isinstance(step, ExtremesStep) and step.variant == "all-pairs":
+                pairs, slots = len(self.sites) * (len(self.sites) - 1), SLOTS[step.ckks.profile]
+                if slots // pairs < 2:
+                    raise ValueError(f"all-pairs has no room for {len(self.sites)} sites: use tree or search")
+        return self
 
     @classmethod
     def from_toml(cls, path: Path) -> Pipeline:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
 from google.protobuf.message import Message
@@ -14,6 +15,10 @@ from commonscale.v1 import jobs_pb2
 
 MAX_COLUMNS = 10_000
 MAX_QUANTILES = 100
+# Numbers in a ciphertext.
+SLOTS = {"standard": 1 << 13, "high-latency": 1 << 14, "test": 1 << 10}
+# A round's message of a search stays below this, so that it is one chunk on the wire.
+MAX_MESSAGE_BYTES = 1 << 20
 
 Positive = Annotated[float, Field(gt=0, lt=1e150, allow_inf_nan=False)]
 
@@ -33,6 +38,12 @@ KEY_USES = _enum("KEY_USE", ["fresh", "reuse"], jobs_pb2.KeyUse)
 
 def _name(numbers: dict[str, int], value: int) -> str:
     return next((name for name, number in numbers.items() if number == value), "unknown")
+
+
+def digit_bits(searches: int) -> int:
+    """How many bits of every answer a round of a search finds."""
+    fitting = (bits for bits in (16, 8, 4, 2) if searches * ((1 << bits) - 1) * 8 <= MAX_MESSAGE_BYTES)
+    return next(fitting, 1)
 
 
 class CkksOptions(Section):
@@ -109,10 +120,9 @@ class Step(Section):
         """How it computes under encryption, if it does."""
         return getattr(self, "ckks", None)
 
-    @property
-    def ways(self) -> set[str]:
-        """The ways to add that a site's policy must allow."""
-        return {getattr(self, "sums", "masks")}
+    def ways_for(self, sites: int) -> set[str]:
+        """The ways to add that a site's policy must allow, with so many sites."""
+        return {str(getattr(self, "sums", "masks"))}
 
     def body(self) -> Message:
         """The transform's own message."""
@@ -169,6 +179,19 @@ class ZScoreStep(Step):
         }
 
 
+@dataclass(frozen=True)
+class Choice:
+    """Which variant runs, and why."""
+
+    variant: str
+    why: str
+
+
+def _log2(number: int) -> int:
+    """Rounded up."""
+    return (number - 1).bit_length()
+
+
 class ExtremesStep(Step):
     """What min-max and max-abs share."""
 
@@ -177,10 +200,32 @@ class ExtremesStep(Step):
     # Between a site and the coordinator; decides with "auto".
     latency_ms: int = Field(default=10, ge=0, le=100_000)
 
-    @property
-    def ways(self) -> set[str]:
+    def ways_for(self, sites: int) -> set[str]:
         """A search needs masks; comparisons under encryption need ckks, and masks to find bounds."""
-        return {"masks"} if self.variant in ("auto", "search") else {"ckks", "masks"}
+        return {"masks"} if self.choice(sites).variant == "search" else {"ckks", "masks"}
+
+    def choice(self, sites: int) -> Choice:
+        """With "auto": the variant with the least time by a simple model, the same at every role."""
+        if self.variant != "auto":
+            return Choice(self.variant, "asked for")
+        times = self._estimates(sites)
+        best = min(times, key=lambda name: times[name])
+        estimates = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in times.items())
+        why = f"{sites} sites, {len(self.columns)} columns, {self.latency_ms} ms latency: estimated {estimates}"
+        return Choice(best, why + ("; search is also exact" if best == "search" else ""))
+
+    def _estimates(self, sites: int) -> dict[str, float]:
+        """Seconds: rounds, each with its latency, its cost a site, and its bytes. Measured on two cores."""
+        numbers, slots = 2 * len(self.columns), SLOTS[self.ckks.profile]
+        bits = digit_bits(numbers)
+        search = 64 // bits * (2 * self.latency_ms + 3 * sites + numbers * 2**bits * 8e-6) / 1000
+        found = {"search": search}
+        keys_s = 0.4 * sites
+        for name, rows, rounds in (("all-pairs", sites * (sites - 1), 18), ("tree", sites, 9 * _log2(sites) + 4)):
+            if slots // rows >= 2:
+                chunks = -(-numbers // (slots // rows))
+                found[name] = keys_s + rounds * (2 * self.latency_ms + 25 * sites * chunks) / 1000
+        return found
 
 
 class MinMaxStep(ExtremesStep):
@@ -249,16 +294,15 @@ class MaxAbsStep(ExtremesStep):
 class RanksStep(Step):
     """What robust scaling and quantiles share."""
 
-    # "counts" reveals the pooled distribution around each answer, "private" the answers alone (slower, under
-    # encryption); "binary" is the paper's loop.
+    # "counts" reveals n and the pooled distribution around each answer, "private" n and the answers alone (slower,
+    # under encryption); "binary" is the paper's loop.
     variant: Literal["counts", "private", "binary"] = "counts"
     sums: Literal["masks", "shares", "ckks"] = "masks"
     ckks: CkksOptions = CkksOptions()
     # Where the binary variant stops.
     epsilon: Positive = 1e-4
 
-    @property
-    def ways(self) -> set[str]:
+    def ways_for(self, _: int) -> set[str]:
         """The binary and private variants compute under encryption, after bounds or counts by masks."""
         return {self.sums} if self.variant == "counts" else {"ckks", "masks"}
 
@@ -352,8 +396,7 @@ class YeoJohnsonStep(Step):
     sums: Literal["masks", "shares"] = "masks"
     standardize: bool = True
 
-    @property
-    def ways(self) -> set[str]:
+    def ways_for(self, _: int) -> set[str]:
         """Bounds are found by masks."""
         return {self.sums, "masks"}
 

@@ -18,7 +18,7 @@ def check_request(policy: Policy, pipeline: Pipeline, analyst: str) -> None:
     for step in pipeline.steps:
         if step.transform not in policy.transforms:
             raise Refused(f"Its policy does not allow the transform {step.transform!r}.")
-        for way in sorted(step.ways - set(policy.sums)):
+        for way in sorted(step.ways_for(len(pipeline.sites)) - set(policy.sums)):
             raise Refused(f"Its policy does not allow sums by {way!r}; allowed: {', '.join(policy.sums)}.")
         if step.ckks_options and step.ckks_options.profile == "test" and not policy.test_profile:
             raise Refused("Its policy does not allow the profile 'test', which is not secure.")

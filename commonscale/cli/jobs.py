@@ -35,7 +35,7 @@ def submit(
 ) -> None:
     """Submit a pipeline and watch it to its end."""
     pipeline = Pipeline.from_toml(pipeline_path)
-    ways = {way for step in pipeline.steps for way in step.ways}
+    ways = {way for step in pipeline.steps for way in step.ways_for(len(pipeline.sites))}
     for warning in {WAYS[way].warning for way in ways if way in WAYS} - {""}:
         err.print(f"warning: {warning}", style="yellow")
 
@@ -153,7 +153,24 @@ def _show(job: Job, output: Format) -> None:
 
 
 def _step_table(number: int, step: dict[str, Any]) -> Table:
-    table = Table("column", "count", "mean", "scale", title=f"step {number}: {step['transform']}")
-    for column, count, mean, scale in zip(step["columns"], step["count"], step["mean"], step["scale"], strict=True):
-        table.add_row(column, str(count), *(("" if v is None else f"{v:.6g}") for v in (mean, scale)))
+    """One row a column: every parameter that has a value for each."""
+    columns = step["columns"]
+    values = {
+        name: value
+        for name, value in step.items()
+        if name != "columns" and isinstance(value, list) and len(value) == len(columns)
+    }
+    # Two numbers of a range are not values of two columns.
+    values = {name: value for name, value in values.items() if name not in ("feature_range", "quantile_range")}
+    if step["transform"] == "quantiles":
+        values = {"count": step["count"]}
+        values |= {f"{q:g}": [row[at] for row in step["values"]] for at, q in enumerate(step["quantiles"])}
+    title = f"step {number}: {step['transform']}" + (f" ({step['variant']})" if "variant" in step else "")
+    table = Table("column", *values, title=title)
+    for index, column in enumerate(columns):
+        table.add_row(column, *(_cell(value[index]) for value in values.values()))
     return table
+
+
+def _cell(value: float | None) -> str:
+    return "" if value is None else f"{value:.6g}" if isinstance(value, float) else str(value)

@@ -55,8 +55,10 @@ def _approval_row(job: SiteJob) -> dict[str, Any]:
         pipeline = Pipeline.from_bytes(job.spec)
     except BadMessage as error:
         return {**row, "asks": f"unreadable: {error}"}
+    count = len(pipeline.sites)
     asks = "; ".join(
-        f"{step.transform} ({', '.join(sorted(step.ways))}) of {', '.join(step.columns)}" for step in pipeline.steps
+        f"{step.transform} ({', '.join(sorted(step.ways_for(count)))}) of {', '.join(step.columns)}"
+        for step in pipeline.steps
     )
     return {**row, "sites": pipeline.sites, "dataset": pipeline.dataset, "asks": asks}
 

@@ -25,10 +25,8 @@ from commonscale.concurrency import offload
 from commonscale.protocols import agreement, private_or
 from commonscale.protocols.private_or import Yes
 from commonscale.protocols.transcript import Transcript
+from commonscale.stepspec import digit_bits
 from commonscale.transforms.ordering import KEY_BITS, NO_VALUE, Floats, Keys, from_keys, to_keys
-
-# A round's message stays below this, so that it is one chunk on the wire.
-MAX_MESSAGE_BYTES = 1 << 20
 
 
 class TableExtremes(Protocol):
@@ -36,12 +34,6 @@ class TableExtremes(Protocol):
 
     def extremes(self, columns: Sequence[str]) -> list[tuple[float, float] | None]:
         """The smallest and largest present value of each column; None where there is none."""
-
-
-def digit_bits(searches: int) -> int:
-    """How many bits of every answer a round finds."""
-    fitting = (bits for bits in (16, 8, 4, 2) if searches * ((1 << bits) - 1) * 8 <= MAX_MESSAGE_BYTES)
-    return next(fitting, 1)
 
 
 class Smallest:

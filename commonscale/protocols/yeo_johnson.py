@@ -9,8 +9,9 @@ Marchand et al. (SecureFedYJ):
 
 Differs from SecureFedYJ: 31 candidates a round instead of one; sums instead of signs are revealed.
 
-Reveals: for each column the count, mean, the power of two above its largest magnitude, the sum of sign(x)·log1p|x|, and
-the pooled second moments of its transformation at the candidates; to all sites and the coordinator.
+Reveals: for each column the count, mean, variance, the power of two above its largest magnitude, the sum of
+sign(x)·log1p|x|, and the pooled second moments of its transformation at the candidates and at λ; to all sites and the
+coordinator.
 """
 
 from __future__ import annotations

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,7 +9,7 @@ import numpy as np
 from commonscale.channel import Channel
 from commonscale.concurrency import offload
 from commonscale.protocols import bounds, extremes
-from commonscale.stepspec import ExtremesStep, MinMaxStep
+from commonscale.stepspec import Choice, ExtremesStep, MinMaxStep
 from commonscale.transforms.ordering import Floats
 from commonscale.transforms.results import FittedMaxAbs, FittedMinMax
 
@@ -18,43 +17,14 @@ from commonscale.transforms.results import FittedMaxAbs, FittedMinMax
 _PRECISION = 2e-5
 
 
-@dataclass(frozen=True)
-class Choice:
-    """Which variant runs, and why."""
-
-    variant: str
-    why: str
-
-
-def choose(step: ExtremesStep, sites: int) -> Choice:
-    """With "auto": the variant with the least time by a simple model, the same at every role."""
-    if step.variant != "auto":
-        return Choice(step.variant, "asked for")
-    searches = 2 * len(step.columns)
-    bits = extremes.digit_bits(searches)
-    rounds = 64 // bits
-    # Measured on two cores: a round costs about 3 ms a site; comparisons cost key set-up and refreshes beside.
-    search_s = rounds * (2 * step.latency_ms + 3 * sites + searches * 2**bits * 8e-6) / 1000
-    pairs_s = 18 * (2 * step.latency_ms + 25 * sites) / 1000 + 0.4 * sites
-    tree_s = (9 * int(np.ceil(np.log2(sites))) + 4) * (2 * step.latency_ms + 25 * sites) / 1000 + 0.4 * sites
-    times = {"search": search_s, "all-pairs": pairs_s, "tree": tree_s}
-    best = min(times, key=lambda name: times[name])
-    estimates = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in times.items())
-    return Choice(
-        best,
-        f"{sites} sites, {len(step.columns)} columns, {step.latency_ms} ms latency: estimated {estimates}"
-        + ("; search is also exact" if best == "search" else ""),
-    )
-
-
 def protocol(step: ExtremesStep, sites: int) -> str:
     """Its name in the disclosure report."""
-    return f"{step.transform}/{choose(step, sites).variant}"
+    return f"{step.transform}/{step.choice(sites).variant}"
 
 
 def reveals(step: ExtremesStep, sites: int) -> dict[str, str]:
     """What everyone learns when a message of a kind is sent to all."""
-    variant = choose(step, sites).variant
+    variant = step.choice(sites).variant
     if variant == "search":
         return {"search.1.Answers": "pooled minimum and maximum of each column, digit by digit"}
     bound = {"bounds.1.Answers": bounds.reveals(step.ckks.max_abs)}
@@ -70,7 +40,7 @@ def opening(variant: str) -> dict[str, str]:
 
 async def party(ch: Channel, step: ExtremesStep, table: Any) -> FittedMinMax | FittedMaxAbs:
     """A site's role."""
-    choice = choose(step, len(ch.parties))
+    choice = step.choice(len(ch.parties))
     if choice.variant == "search":
         low, high = await extremes.party(ch.scope("search"), table, step.columns)
     else:
@@ -80,7 +50,7 @@ async def party(ch: Channel, step: ExtremesStep, table: Any) -> FittedMinMax | F
 
 async def coordinator(ch: Channel, step: ExtremesStep) -> FittedMinMax | FittedMaxAbs:
     """The coordinator's role."""
-    choice = choose(step, len(ch.parties))
+    choice = step.choice(len(ch.parties))
     if choice.variant == "search":
         low, high = await extremes.coordinator(ch.scope("search"), step.columns)
     else:

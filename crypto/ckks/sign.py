@@ -3,7 +3,7 @@
 FIRST and AMPLIFY lift small numbers (by 11.1 and 5.8) and send everything else into [0.098, 1.902]; FINISH then brings
 [0.095, 1.906] to 1 with an error below 1e-15. Each is the best approximation of 1 in its interval. An interval that
 began closer to 0 would gain a little more, but its polynomial would dip nearly to 0 in places, and noise there turns
-signs around; none of these dips below 0.09.
+signs around; none of these dips below 0.09 once it has lifted a number that far.
 """
 
 from __future__ import annotations

@@ -10,7 +10,8 @@ the sites' signed words on everything opened so far, step 1 shows these words to
 end: a site helps to open nothing that was computed from answers to different questions.
 
 Reveals: the numbers, to all sites and the coordinator. The sites trust the coordinator to ask for what the
-computation says (semi-honest): they cannot see what is in a ciphertext that they help to open.
+computation says (semi-honest): they cannot see what is in a ciphertext that they help to open, and a c1 that was made
+up for the purpose would show a site's key share itself.
 """
 
 from __future__ import annotations

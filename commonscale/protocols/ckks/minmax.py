@@ -92,11 +92,6 @@ def layout(variant: str, parties: int, columns: int, slots: int) -> Layout:
     return Layout(parties, columns if variant == "sequential" else 2 * columns, slots, rows)
 
 
-def fits(variant: str, parties: int, slots: int) -> bool:
-    """Whether a variant has room for at least one column a ciphertext."""
-    return layout(variant, parties, 1, slots).width >= 1 + (variant != "sequential")
-
-
 def rotations(variant: str, plan: Layout) -> tuple[int, ...]:
     """The rotation keys that a variant needs."""
     if variant == "tree":

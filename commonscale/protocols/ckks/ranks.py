@@ -2,7 +2,7 @@
 
 The search of quantiles.py, but a round opens only whether a pooled count reaches the rank, not the count:
 1. Each site encrypts its counts at all cuts, divided by n, once for every search that asks for them.
-2. The coordinator adds them up, subtracts (k - 1/2)/n, and computes the sign under encryption.
+2. The coordinator adds them up (the first site has subtracted (k - 1/2)/n) and computes the sign under encryption.
 3. The signs are opened: one bit a question, and all bits of a round follow from one digit of the answer.
 
 Reveals: n and the k-th elements, to all sites and the coordinator.
