@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PROTOS := $(wildcard proto/commonscale/v1/*.proto)
 
-.PHONY: help demo test test-crash check format proto lock clean
+.PHONY: help demo test test-crash test-fuzz check format proto lock clean
 
 help:  ## This list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -29,6 +29,9 @@ test: $(READY)  ## All tests (those on PostgreSQL need its server programs: Debi
 
 test-crash: $(READY)  ## The crash matrix with every single operation (make test takes every seventh)
 	@$(BIN)/python -m pytest -m crash tests/e2e
+
+test-fuzz: $(READY)  ## 2,000 damaged messages, half from a site and half from a coordinator (make test sends 60)
+	@COMMONSCALE_FUZZ=2000 $(BIN)/python -m pytest tests/e2e/test_fuzz.py
 
 check: $(READY)  ## Linters, strict types, layers, generated code
 	$(BIN)/ruff check .

@@ -6,12 +6,13 @@ are used: a daemon that never computes under encryption never loads OpenFHE.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 
 from commonscale.channel import Channel
-from commonscale.errors import SiteLost
+from commonscale.errors import ConfigError, SiteLost
 from commonscale.pipeline import Pipeline
 from commonscale.steps import extremes, ranks, yeo_johnson, zscore
 from commonscale.stepspec import Step
@@ -29,7 +30,8 @@ MODULES: dict[str, ModuleType] = {
 
 async def party(ch: Channel, step: Step, table: Any) -> Fitted:
     """A site's role in a step."""
-    fitted: Fitted = await MODULES[step.transform].party(ch, step, table)
+    with _openfhe_is_there():
+        fitted: Fitted = await MODULES[step.transform].party(ch, step, table)
     return fitted
 
 
@@ -38,8 +40,20 @@ async def coordinator(ch: Channel, step: Step) -> Fitted:
     if ch.losses.stand_ins:
         lost = ", ".join(ch.losses.stand_ins)
         raise SiteLost(f"{lost} was lost, and the next step needs it.", "Submit the remaining steps without it.")
-    fitted: Fitted = await MODULES[step.transform].coordinator(ch, step)
+    with _openfhe_is_there():
+        fitted: Fitted = await MODULES[step.transform].coordinator(ch, step)
     return fitted
+
+
+@contextlib.contextmanager
+def _openfhe_is_there() -> Iterator[None]:
+    try:
+        yield
+    except ImportError as error:
+        raise ConfigError(
+            f"This daemon cannot compute under encryption: {error}.",
+            "OpenFHE needs Python 3.10 on Linux (x86-64) and the library libgomp (Debian package libgomp1).",
+        ) from None
 
 
 def disclosures(pipeline: Pipeline, was_sent: Callable[[int, str], bool]) -> list[dict[str, Any]]:
