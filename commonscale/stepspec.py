@@ -156,7 +156,8 @@ class ZScoreStep(Step):
     # "one" spares a round where that costs no digits; not with ckks.
     rounds: Literal["two", "one"] = "two"
     ckks: CkksOptions = CkksOptions()
-    # With ckks: the most rows there may be at all sites together.
+    # With ckks: the most rows there may be at all sites together. Fewer are quicker, and more exact for few rows: 1e-7
+    # needs about 100 rows with the default.
     max_rows: int = Field(default=1 << 20, ge=1 << 8, le=1 << 30)
 
     def body(self) -> Message:

@@ -41,12 +41,12 @@ PROFILES = {
     for profile in (
         # Sums of counts: no multiplication, so key switching is never used.
         Profile("counts", 14, 1, 40, hybrid=False),
-        Profile("inverse", 14, 4, 55, digits=3),
+        Profile("inverse", 14, 4, 59, digits=5),
         Profile("comparison", 14, 5, 50),
         Profile("high-latency", 15, 11, 50),
         Profile("high-latency-inverse", 15, 10, 59, digits=6),
         Profile("test", 11, 5, 50, secure=False),
-        Profile("test-inverse", 11, 4, 55, digits=3, secure=False),
+        Profile("test-inverse", 11, 4, 59, secure=False),
         Profile("test-counts", 11, 1, 40, hybrid=False, secure=False),
     )
 }
