@@ -33,14 +33,14 @@ STEPS: dict[str, tuple[dict[str, Any], float | None]] = {
     "minmax/all-pairs": ({"transform": "minmax", "variant": "all-pairs"}, 253.0),
     "minmax/tree": ({"transform": "minmax", "variant": "tree"}, 253.0),
     "minmax/sequential": ({"transform": "minmax", "variant": "sequential"}, 253.0),
-    "robust/counts": ({"transform": "robust", "variant": "counts", "sums": "ckks"}, 368.0),
-    "robust/counts-masks": ({"transform": "robust", "variant": "counts", "sums": "masks"}, 368.0),
+    "robust/counts": ({"transform": "robust", "variant": "counts", "sums": "masks"}, 368.0),
+    "robust/counts-ckks": ({"transform": "robust", "variant": "counts", "sums": "ckks"}, 368.0),
     "robust/private": ({"transform": "robust", "variant": "private"}, 368.0),
     "robust/binary": ({"transform": "robust", "variant": "binary", "epsilon": 1e-4}, 368.0),
     "yeo-johnson/masks": ({"transform": "yeo-johnson"}, None),
 }
 DEFAULT = ("zscore/ckks", "minmax/search", "minmax/all-pairs", "minmax/tree", "minmax/sequential",
-           "robust/counts", "robust/counts-masks", "robust/binary")  # fmt: skip
+           "robust/counts", "robust/counts-ckks", "robust/binary")  # fmt: skip
 _DEADLINE_S = 3600
 
 
@@ -106,7 +106,7 @@ def _measure_job(
     protocol, variant = name.split("/")
     return {
         "protocol": protocol,
-        "variant": variant.removesuffix("-masks"),
+        "variant": variant.removesuffix("-ckks"),
         "sums": step.get("sums", "masks" if step.get("variant") == "search" else "ckks"),
         "parties": sites,
         "features": len(step["columns"]),

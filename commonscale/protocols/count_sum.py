@@ -133,6 +133,7 @@ class HubShares:
 async def tell_total(ch: Channel, parts: list[Integers], transcript: Transcript) -> Integers:
     """Add up, and tell all sites."""
     total: Integers = np.sum(parts, axis=0, dtype=np.uint64)
+    _check_counts(ch, total)
     raw = _wire(total)
     await ch.broadcast(TotalCounts(counts=raw))
     transcript.add(raw.elements)
@@ -144,9 +145,13 @@ async def told_total(ch: Channel, length: int, transcript: Transcript) -> Intege
     message = await ch.recv_broadcast(TotalCounts)
     total = vector64(ch, "the coordinator", message, length)
     transcript.add(message.counts.elements)
+    _check_counts(ch, total)
+    return total
+
+
+def _check_counts(ch: Channel, total: Integers) -> None:
     if (total >> np.uint64(63)).any():
         raise BadMessage(f"The sums in {ch.prefix}TotalCounts of {ch.run} are no counts: masks did not cancel.")
-    return total
 
 
 def _split(vector: Integers, count: int) -> Integers:

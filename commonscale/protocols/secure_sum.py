@@ -47,6 +47,9 @@ from commonscale.slot import HUB
 from commonscale.v1 import protocols_pb2 as wire
 from crypto import masks, ring, shares
 
+# More values than any column can have.
+MAX_COUNT = 1 << 62
+
 
 class SecureSum(Protocol):
     """One way to add."""
@@ -185,6 +188,15 @@ async def party(ch: Channel, way: SecureSum, names: Sequence[str], values: Seque
             ) from None
 
     return ring.decode(await way.party(ch, len(values), encode))
+
+
+def check_counts(columns: Sequence[str], counts: Sequence[Fraction]) -> None:
+    """Raise unless sums of counts are counts."""
+    for column, count in zip(columns, counts, strict=True):
+        if count.denominator != 1 or not 0 <= count < MAX_COUNT:
+            raise BadMessage(
+                f"What the sites sent adds up to no count of column {column!r}.", "A site sent a damaged addend."
+            )
 
 
 async def coordinator(ch: Channel, way: SecureSum, length: int) -> list[Fraction]:

@@ -107,6 +107,7 @@ async def _first_sums(add: Add, columns: Sequence[str], values: list[Floats]) ->
         return [number for x, log in zip(values, logs, strict=True) for number in (len(x), float(x.sum()), log)]
 
     totals = await add("mean", names, first)
+    secure_sum.check_counts(columns, totals[0::3])
     count, mean = totals[0::3], [mean_of(n, s) for n, s in zip(totals[0::3], totals[1::3], strict=True)]
     names = [f"{what} of column {column!r}" for column in columns for what in ("deviation", "squared deviation")]
 

@@ -78,6 +78,7 @@ class _FirstSum:
         width = 2 + one_round
         self.columns = tuple(columns)
         self.count = tuple(totals[0::width])
+        secure_sum.check_counts(columns, self.count)
         self.mean = tuple(map(mean_of, self.count, totals[1::width]))
         self.variance: tuple[float, ...] | None = None
         if one_round:

@@ -27,6 +27,10 @@ class TooFewLevelsError(ValueError):
     """A ciphertext has no room for another multiplication, or for a refresh."""
 
 
+class OnlyNoiseError(RuntimeError):
+    """The shares of a decryption open no numbers."""
+
+
 @dataclass(frozen=True)
 class PublicKeys:
     """The joint keys of a set of parties, as coefficients."""
@@ -129,7 +133,11 @@ class Evaluator:
         """The numbers, from what we kept and the sum of all decryption shares."""
         share = self.ctx.ciphertext(towers, polynomials=1).wrap(joint_share)
         share.SetKeyTag(self.tag)
-        plaintext = self.ctx.cc.MultipartyDecryptFusion([kept, share])
+        try:
+            plaintext = self.ctx.cc.MultipartyDecryptFusion([kept, share])
+        except RuntimeError:
+            # The imaginary parts, which should be zero, are as large as the real ones.
+            raise OnlyNoiseError("the decryption gives only noise") from None
         plaintext.SetLength(length)
         return np.array(plaintext.GetRealPackedValue()[:length])
 

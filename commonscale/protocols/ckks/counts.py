@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from commonscale.channel import Channel
 from commonscale.concurrency import offload
-from commonscale.errors import Overflow
+from commonscale.errors import BadMessage, Overflow
 from commonscale.protocols import agreement
 from commonscale.protocols.ckks import decryption
 from commonscale.protocols.ckks.gathering import message, parse
@@ -64,7 +64,7 @@ class PartyCkksSums:
         await ch.send(HUB, EncryptedInput, make)  # 1.
         lengths = [len(part) for part in _chunks(np.zeros(length), self.capacity)]
         opened = await decryption.party(ch, ctx, self.keys.share, TOWERS, lengths, (ch, before))  # 2.
-        return _rounded(opened, transcript)
+        return _rounded(ch, opened, transcript)
 
 
 @dataclass(frozen=True)
@@ -91,15 +91,17 @@ class HubCkksSums:
         words = [m.transcript for m in received.values()]
         totals = await offload(added)
         opened = await decryption.coordinator(ch, self.evaluator, TOWERS, totals, lengths, words)  # 2.
-        return _rounded(opened, transcript)
+        return _rounded(ch, opened, transcript)
 
 
 def _chunks(vector: NDArray[Any], capacity: int) -> list[Numbers]:
     return [vector[at : at + capacity].astype(np.float64) for at in range(0, len(vector), capacity)]
 
 
-def _rounded(opened: list[Numbers], transcript: Transcript) -> Integers:
+def _rounded(ch: Channel, opened: list[Numbers], transcript: Transcript) -> Integers:
     numbers = np.concatenate(opened)
+    if (np.abs(numbers) > MAX_COUNT + 1).any():
+        raise BadMessage(f"The sums in {ch.prefix}Opened of {ch.run} are no counts.", "A site sent a damaged addend.")
     transcript.add(numbers.astype("<f8").tobytes())
     counts: Integers = np.maximum(np.rint(numbers), 0).astype(np.uint64)
     return counts

@@ -29,7 +29,7 @@ from commonscale.protocols.ckks.gathering import Receive, gather_sum, give, mess
 from commonscale.slot import ALL
 from commonscale.v1.protocols_pb2 import Confirmation, DecryptRequest, DecryptShare, Opened
 from crypto.ckks.context import Context
-from crypto.ckks.evaluator import Evaluator, Numbers
+from crypto.ckks.evaluator import Evaluator, Numbers, OnlyNoiseError
 from crypto.ckks.keys import SecretShare
 from crypto.ckks.opening import gen_decrypt_share, opening_shape
 
@@ -94,10 +94,16 @@ async def coordinator(
     asked.transcripts.extend(transcripts or ())
     await ch.send(ALL, DecryptRequest, lambda: asked)  # 1.
     shares, _ = await gather_sum(ch, DecryptShare, shape, len(ciphertexts), receive)
-    numbers = [
-        finish(await offload(evaluator.decrypt, kept, joint, towers, length))
-        for (kept, _), joint, length in zip(requests, shares, lengths, strict=True)
-    ]
+    try:
+        numbers = [
+            finish(await offload(evaluator.decrypt, kept, joint, towers, length))
+            for (kept, _), joint, length in zip(requests, shares, lengths, strict=True)
+        ]
+    except OnlyNoiseError:
+        raise BadMessage(
+            f"Only noise was opened in {ch.prefix}Opened of {ch.run}.",
+            "A site sent a key share, an input or a decryption share that does not fit the others'.",
+        ) from None
     # 3. OpenFHE's decoding adds noise of its own, so opening again after a crash would give other last digits.
     told = await ch.decide(Opened(numbers=np.concatenate(numbers).astype("<f8").tobytes()))
     if transcripts is None:
@@ -108,8 +114,10 @@ async def coordinator(
 def _numbers(ch: Channel, raw: bytes, lengths: Sequence[int]) -> list[Numbers]:
     if len(raw) != 8 * sum(lengths):
         raise BadMessage(f"The coordinator opened {len(raw)} bytes in {ch.prefix}Opened of {ch.run}.")
-    ends = np.cumsum(lengths)[:-1]
-    return np.split(np.frombuffer(raw, "<f8"), ends)
+    numbers = np.frombuffer(raw, "<f8")
+    if not np.isfinite(numbers).all():
+        raise BadMessage(f"What was opened in {ch.prefix}Opened of {ch.run} are no numbers.")
+    return np.split(numbers, np.cumsum(lengths)[:-1])
 
 
 def _call(function: Any, *args: Any) -> Any:
