@@ -28,7 +28,7 @@ test: $(READY)  ## All tests (those on PostgreSQL need its server programs: Debi
 	@COMMONSCALE_CRASH_STRIDE=7 $(BIN)/python -m pytest
 
 test-crash: $(READY)  ## The crash matrix with every single operation (make test takes every seventh)
-	@$(BIN)/python -m pytest -m crash tests/e2e
+	@$(BIN)/python -m pytest -m crash tests/e2e tests/protocol
 
 test-fuzz: $(READY)  ## 2,000 damaged messages, half from a site and half from a coordinator (make test sends 60)
 	@COMMONSCALE_FUZZ=2000 $(BIN)/python -m pytest tests/e2e/test_fuzz.py

@@ -53,7 +53,8 @@ class Identity:
         """The identity in a certificate or a request."""
         try:
             names = holder.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-        except x509.ExtensionNotFound:
+        except (ValueError, x509.ExtensionNotFound, x509.DuplicateExtension, x509.UnsupportedGeneralNameType):
+            # The library reads extensions when they are asked for: a damaged one shows only here.
             raise NotAllowed("The certificate names no role.", "Make it with `commonscale enroll`.") from None
         ours = [uri for uri in names.get_values_for_type(x509.UniformResourceIdentifier) if URI_SCHEME in uri]
         role, _, name = ours[0].removeprefix(URI_SCHEME).partition("/") if len(ours) == 1 else ("", "", "")

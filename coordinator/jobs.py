@@ -24,6 +24,7 @@ from commonscale import steps
 from commonscale.channel import Channel, Event, Losses
 from commonscale.concurrency import concurrently, first_error, offload
 from commonscale.errors import (
+    BadMessage,
     CommonscaleError,
     DeadlineMissed,
     Disagreement,
@@ -260,6 +261,8 @@ class Jobs:
 
         async def outcome_of(site: str) -> bytes:
             outcome = await ch.recv(protocols_pb2.Outcome, site)
+            if outcome.WhichOneof("verdict") is None:
+                raise BadMessage(f"{site} sent an Outcome in {ch.run} that says neither success nor failure.")
             if outcome.WhichOneof("verdict") != "success":
                 code, message = plain_text(outcome.failure.code), plain_text(outcome.failure.message)
                 raise SiteFailed(f"{site} failed with {code}: {message}")

@@ -140,7 +140,7 @@ def _digest(roster: Roster) -> bytes:
 def _verify_answer(slot: Slot, signed: Signed, authority: Authority) -> signing.VerifyKey:
     try:
         certificate = x509.load_der_x509_certificate(signed.certificate)
-    except ValueError:
+    except (ValueError, x509.InvalidVersion):
         raise BadMessage(f"The roster's certificate of {slot.sender} is not readable.") from None
     holder = authority.verify(certificate)
     key = certificate.public_key()

@@ -144,8 +144,8 @@ def fault(ended: Job, expected: Job, mark: dict[str, Any] | None, role: str) -> 
     if "log says more" in ended.wire.error:
         return "an error without a type"
     named = re.search(r"\w failed with (\w*): ", ended.wire.error)
-    # What a site says of its own failure, in a damaged last word, is its own choice of words.
-    if named and named[1] not in TYPED and not (kind == "Outcome" and role == "participant"):
+    # What a site calls its own failure, in a damaged last word, is its own choice; it must call it something.
+    if named and named[1] not in TYPED and not (named[1] and kind == "Outcome" and role == "participant"):
         return "an error of an unknown type"
     return "" if mark else "an error without a reason"
 

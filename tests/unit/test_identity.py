@@ -6,6 +6,7 @@ import stat
 from pathlib import Path
 
 import pytest
+from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 
 from commonscale.errors import ConfigError, NotAllowed
@@ -128,3 +129,20 @@ def test_a_name_has_one_role(ca: CertificateAuthority) -> None:
     with pytest.raises(NotAllowed, match="'north' was given to a site"):
         certificate(ca, Identity(Role.AGGREGATOR, "north"))
     certificate(ca)
+
+
+def test_no_damaged_certificate_counts(tmp_path: Path) -> None:
+    """Every byte changed once: it is unreadable, or it is not allowed; nothing else comes of it."""
+    ca = CertificateAuthority.create(tmp_path, "test")
+    certificate = ca.approve(request(Identity(Role.SITE, "north"), [], signing.generate()))
+    authority = Authority(ca.certificate)
+    assert authority.verify(certificate) == Identity(Role.SITE, "north")
+    der = certificate.public_bytes(serialization.Encoding.DER)
+    for at in range(len(der)):
+        damaged = der[:at] + bytes([der[at] ^ 0x55]) + der[at + 1 :]
+        try:
+            readable = x509.load_der_x509_certificate(damaged)
+        except (ValueError, x509.InvalidVersion):
+            continue
+        with pytest.raises(NotAllowed):
+            authority.verify(readable)
