@@ -31,7 +31,7 @@ def plot(rows: Sequence[dict[str, Any]], path: Path) -> None:
     from matplotlib import pyplot as plt
 
     names = list(dict.fromkeys((row["protocol"], row["variant"]) for row in rows))
-    panels = (("rounds", "messages of a site", 1.0), ("total_s", "seconds, all processes on one machine", 1.0),
+    panels = (("rounds", "messages of a site", 1.0), ("total_s", "seconds, all roles on one machine", 1.0),
               ("bytes_up", "MB sent by a site", 1e6))  # fmt: skip
     figure, axes = plt.subplots(1, 3, figsize=(12, 3.6), layout="constrained")
     for axis, (key, label, unit) in zip(axes, panels, strict=True):

@@ -22,7 +22,7 @@ from commonscale.files import replace_file
 from commonscale.identity import Identity, Role
 from commonscale.pki import CertificateAuthority, create_request, load_request
 
-START_TIMEOUT_S = 60.0
+START_TIMEOUT_S = 180.0
 STOP_TIMEOUT_S = 10.0
 
 
