@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections import Counter
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
@@ -81,7 +82,7 @@ class CkksOptions(Section):
         }
 
 
-class Step(Section):
+class Step(Section, ABC):
     """What all steps have."""
 
     field: ClassVar[str]
@@ -124,9 +125,9 @@ class Step(Section):
         """The ways to add that a site's policy must allow, with so many sites."""
         return {str(getattr(self, "sums", "masks"))}
 
+    @abstractmethod
     def body(self) -> Message:
         """The transform's own message."""
-        raise NotImplementedError
 
     def to_wire(self) -> jobs_pb2.Step:
         """As a message."""
@@ -141,9 +142,9 @@ class Step(Section):
         return {"transform": name, "columns": list(step.columns), **cls.fields(getattr(step, cls.field))}
 
     @classmethod
+    @abstractmethod
     def fields(cls, body: Any) -> dict[str, Any]:
         """The transform's own fields."""
-        raise NotImplementedError
 
 
 class ZScoreStep(Step):
