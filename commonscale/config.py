@@ -80,7 +80,13 @@ class Policy(Section):
     approval: Literal["automatic", "manual"] = "manual"
     # Patterns as of a shell: "lab_*".
     columns: list[str] = ["*"]
-    transforms: list[str] = ["zscore", "minmax", "maxabs", "robust", "quantiles", "yeo-johnson"]
+    # Not among them: bytes-norm, which shows all sites the first letters of the longest text.
+    transforms: list[str] = [
+        "zscore", "minmax", "maxabs", "robust", "quantiles", "yeo-johnson",
+        "onehot", "ordinal", "target", "mod-norm", "fasttext", "rolling-hash",
+    ]  # fmt: skip
+    # How common identifiers of categorical values may be found; see docs/protocols/categories.md.
+    identifiers: list[Literal["oprf", "apsi", "otmppsi", "ring"]] = ["oprf", "apsi", "otmppsi", "ring"]
     sums: list[Literal["masks", "shares", "sac-proportional", "ckks"]] = ["masks", "shares", "ckks"]
     # Encryption parameters that are quick and NOT secure: for trying out.
     test_profile: bool = False
@@ -107,6 +113,8 @@ class ParticipantConfig(Section):
     data: dict[str, DataSource]
     policy: Policy = Policy()
     vault: VaultConfig = VaultConfig()
+    # fastText models (.bin) by the names that pipelines use.
+    models: dict[str, ConfigPath] = {}
 
 
 class AnalystConfig(Section):

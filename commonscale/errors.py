@@ -134,6 +134,10 @@ class OutOfRange(DataError):
     """A column holds values beyond the bounds that the job declares."""
 
 
+class TooManyCategories(DataError):
+    """A column has more different values than the job's bound."""
+
+
 class UnreadableData(DataError):
     """The data source cannot be read."""
 

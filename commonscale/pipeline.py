@@ -12,16 +12,41 @@ columns = ["age", "blood_pressure"]
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 from google.protobuf.message import DecodeError
 from pydantic import Field, field_validator, model_validator
 
 from commonscale.config import Name, Section, read_toml, validate
+from commonscale.encodingspec import (
+    BytesNormStep,
+    FastTextStep,
+    IdentifierStep,
+    ModNormStep,
+    OneHotStep,
+    OrdinalStep,
+    RollingHashStep,
+    TargetStep,
+)
 from commonscale.errors import BadMessage, ConfigError
 from commonscale.protocols.admission import MIN_SITES
-from commonscale.stepspec import SLOTS, STEPS, AnyStep, ExtremesStep
+from commonscale.stepspec import (
+    SLOTS,
+    ExtremesStep,
+    MaxAbsStep,
+    MinMaxStep,
+    QuantilesStep,
+    RobustStep,
+    Step,
+    YeoJohnsonStep,
+    ZScoreStep,
+)
 from commonscale.v1 import jobs_pb2
+
+NumericStep = ZScoreStep | MinMaxStep | MaxAbsStep | RobustStep | QuantilesStep | YeoJohnsonStep
+EncodingStep = OneHotStep | OrdinalStep | TargetStep | BytesNormStep | ModNormStep | FastTextStep | RollingHashStep
+AnyStep = Annotated[NumericStep | EncodingStep, Field(discriminator="transform")]
+STEPS: tuple[type[Step], ...] = (*get_args(NumericStep), *get_args(EncodingStep))
 
 MAX_SITES = 1000
 MAX_SPEC_BYTES = 1 << 20
@@ -58,12 +83,14 @@ class Pipeline(Section):
         return sites
 
     @model_validator(mode="after")
-    def _pairs_fit(self) -> Pipeline:
+    def _sites_fit(self) -> Pipeline:
         for step in self.steps:
             if isinstance(step, ExtremesStep) and step.variant == "all-pairs":
                 pairs, slots = len(self.sites) * (len(self.sites) - 1), SLOTS[step.ckks.profile]
                 if slots // pairs < 2:
                     raise ValueError(f"all-pairs has no room for {len(self.sites)} sites: use tree or search")
+            if isinstance(step, IdentifierStep) and step.threshold > len(self.sites):
+                raise ValueError(f"a threshold of {step.threshold} is more than {len(self.sites)} sites can hold")
         return self
 
     @classmethod

@@ -71,6 +71,7 @@ WIRE_STATUS: dict[type[errors.CommonscaleError], grpc.StatusCode] = {
     errors.WrongType: grpc.StatusCode.FAILED_PRECONDITION,
     errors.InfiniteValues: grpc.StatusCode.FAILED_PRECONDITION,
     errors.OutOfRange: grpc.StatusCode.FAILED_PRECONDITION,
+    errors.TooManyCategories: grpc.StatusCode.FAILED_PRECONDITION,
     errors.UnreadableData: grpc.StatusCode.FAILED_PRECONDITION,
     errors.DataChanged: grpc.StatusCode.FAILED_PRECONDITION,
 }

@@ -24,20 +24,23 @@ MAX_MESSAGE_BYTES = 1 << 20
 Positive = Annotated[float, Field(gt=0, lt=1e150, allow_inf_nan=False)]
 
 
-def _enum(prefix: str, names: list[str], numbers: Any) -> dict[str, int]:
+def enum_numbers(prefix: str, names: list[str], numbers: Any) -> dict[str, int]:
     """Names of a file with the numbers of the wire: "all-pairs" is EXTREMES_VARIANT_ALL_PAIRS."""
     return {name: numbers.Value(f"{prefix}_{name.upper().replace('-', '_')}") for name in names}
 
 
-SUMS = _enum("SUMS", ["masks", "shares", "sac-proportional", "ckks"], jobs_pb2.Sums)
-ROUNDS = _enum("ZSCORE_ROUNDS", ["two", "one"], jobs_pb2.ZScoreRounds)
-EXTREMES = _enum("EXTREMES_VARIANT", ["auto", "search", "sequential", "tree", "all-pairs"], jobs_pb2.ExtremesVariant)
-RANKS = _enum("RANKS_VARIANT", ["counts", "private", "binary"], jobs_pb2.RanksVariant)
-PROFILES = _enum("CKKS_PROFILE", ["standard", "high-latency", "test"], jobs_pb2.CkksProfile)
-KEY_USES = _enum("KEY_USE", ["fresh", "reuse"], jobs_pb2.KeyUse)
+SUMS = enum_numbers("SUMS", ["masks", "shares", "sac-proportional", "ckks"], jobs_pb2.Sums)
+ROUNDS = enum_numbers("ZSCORE_ROUNDS", ["two", "one"], jobs_pb2.ZScoreRounds)
+EXTREMES = enum_numbers(
+    "EXTREMES_VARIANT", ["auto", "search", "sequential", "tree", "all-pairs"], jobs_pb2.ExtremesVariant
+)
+RANKS = enum_numbers("RANKS_VARIANT", ["counts", "private", "binary"], jobs_pb2.RanksVariant)
+PROFILES = enum_numbers("CKKS_PROFILE", ["standard", "high-latency", "test"], jobs_pb2.CkksProfile)
+KEY_USES = enum_numbers("KEY_USE", ["fresh", "reuse"], jobs_pb2.KeyUse)
 
 
-def _name(numbers: dict[str, int], value: int) -> str:
+def name_of(numbers: dict[str, int], value: int) -> str:
+    """The name of a wire's number."""
     return next((name for name, number in numbers.items() if number == value), "unknown")
 
 
@@ -74,8 +77,8 @@ class CkksOptions(Section):
     def content(ckks: jobs_pb2.Ckks) -> dict[str, Any]:
         """From a message, to be checked."""
         return {
-            "profile": _name(PROFILES, ckks.profile),
-            "keys": _name(KEY_USES, ckks.keys),
+            "profile": name_of(PROFILES, ckks.profile),
+            "keys": name_of(KEY_USES, ckks.keys),
             "max_abs": list(ckks.max_abs),
             "recovery": ckks.recovery,
             "recovery_after_s": ckks.recovery_after_s,
@@ -115,6 +118,16 @@ class Step(Section, ABC):
     def wire_field(cls) -> str:
         """Its name in the message's oneof."""
         return cls.field
+
+    @property
+    def numeric_columns(self) -> list[str]:
+        """Columns that must hold numbers."""
+        return self.columns
+
+    @property
+    def categorical_columns(self) -> list[str]:
+        """Columns whose values are compared as texts."""
+        return []
 
     @property
     def ckks_options(self) -> CkksOptions | None:
@@ -174,8 +187,8 @@ class ZScoreStep(Step):
     def fields(cls, body: jobs_pb2.ZScore) -> dict[str, Any]:
         """From a message."""
         return {
-            "sums": _name(SUMS, body.sums),
-            "rounds": _name(ROUNDS, body.rounds),
+            "sums": name_of(SUMS, body.sums),
+            "rounds": name_of(ROUNDS, body.rounds),
             "ckks": CkksOptions.content(body.ckks),
             "max_rows": body.max_rows,
         }
@@ -261,7 +274,7 @@ class MinMaxStep(ExtremesStep):
     def fields(cls, body: jobs_pb2.MinMax) -> dict[str, Any]:
         """From a message."""
         return {
-            "variant": _name(EXTREMES, body.variant),
+            "variant": name_of(EXTREMES, body.variant),
             "feature_range": (body.range_low, body.range_high),
             "clip": body.clip,
             "ckks": CkksOptions.content(body.ckks),
@@ -287,7 +300,7 @@ class MaxAbsStep(ExtremesStep):
     def fields(cls, body: jobs_pb2.MaxAbs) -> dict[str, Any]:
         """From a message."""
         return {
-            "variant": _name(EXTREMES, body.variant),
+            "variant": name_of(EXTREMES, body.variant),
             "ckks": CkksOptions.content(body.ckks),
             "latency_ms": body.latency_ms,
         }
@@ -347,8 +360,8 @@ class RobustStep(RanksStep):
     def fields(cls, body: jobs_pb2.Robust) -> dict[str, Any]:
         """From a message."""
         return {
-            "variant": _name(RANKS, body.variant),
-            "sums": _name(SUMS, body.sums),
+            "variant": name_of(RANKS, body.variant),
+            "sums": name_of(SUMS, body.sums),
             "quantile_range": (body.quantile_low, body.quantile_high),
             "with_centering": body.with_centering,
             "with_scaling": body.with_scaling,
@@ -382,8 +395,8 @@ class QuantilesStep(RanksStep):
     def fields(cls, body: jobs_pb2.Quantiles) -> dict[str, Any]:
         """From a message."""
         return {
-            "variant": _name(RANKS, body.variant),
-            "sums": _name(SUMS, body.sums),
+            "variant": name_of(RANKS, body.variant),
+            "sums": name_of(SUMS, body.sums),
             "quantiles": list(body.quantiles),
             "ckks": CkksOptions.content(body.ckks),
             "epsilon": body.epsilon,
@@ -409,12 +422,4 @@ class YeoJohnsonStep(Step):
     @classmethod
     def fields(cls, body: jobs_pb2.YeoJohnson) -> dict[str, Any]:
         """From a message."""
-        return {"sums": _name(SUMS, body.sums), "standardize": body.standardize}
-
-
-STEPS: tuple[type[Step], ...] = (ZScoreStep, MinMaxStep, MaxAbsStep, RobustStep, QuantilesStep, YeoJohnsonStep)
-AnyStep = Annotated[
-    ZScoreStep | MinMaxStep | MaxAbsStep | RobustStep | QuantilesStep | YeoJohnsonStep,
-    Field(discriminator="transform"),
-]
-TRANSFORMS = [kind.model_fields["transform"].default for kind in STEPS]
+        return {"sums": name_of(SUMS, body.sums), "standardize": body.standardize}

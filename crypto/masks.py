@@ -7,7 +7,7 @@ difference, so callers make a masked vector once and keep its bytes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
@@ -53,3 +53,37 @@ def apply64(vector: Integers, me: str, pair_keys: Mapping[str, bytes], context: 
         # Unsigned arithmetic wraps around: that is the modulus.
         masked = masked + mask if me < other else masked - mask
     return masked
+
+
+def remove64(vector: Integers, key: bytes, context: bytes) -> Integers:
+    """Take one key's mask away again."""
+    mask: Integers = np.frombuffer(_stream(key, context, 8 * len(vector)), "<u8").astype(np.uint64)
+    return vector - mask
+
+
+def apply_wide(values: Sequence[int], width: int, me: str, pair_keys: Mapping[str, bytes], context: bytes) -> bytes:
+    """The same for integers modulo 256^width, little-endian; no limbs, for a few numbers of any size."""
+    masked = list(values)
+    for other, key in pair_keys.items():
+        mask = _integers(_stream(key, context, width * len(values)), width)
+        masked = [v + m if me < other else v - m for v, m in zip(masked, mask, strict=True)]
+    return _wide(masked, width)
+
+
+def remove_wide(elements: bytes, width: int, key: bytes, context: bytes) -> list[int]:
+    """Take one key's mask away again."""
+    values, mask = _integers(elements, width), _integers(_stream(key, context, len(elements)), width)
+    return [(v - m) % (1 << (8 * width)) for v, m in zip(values, mask, strict=True)]
+
+
+def add_wide(vectors: Sequence[bytes], width: int) -> bytes:
+    """Sums modulo 256^width."""
+    return _wide([sum(row) for row in zip(*(_integers(vector, width) for vector in vectors), strict=True)], width)
+
+
+def _integers(raw: bytes, width: int) -> list[int]:
+    return [int.from_bytes(raw[at : at + width], "little") for at in range(0, len(raw), width)]
+
+
+def _wide(values: Sequence[int], width: int) -> bytes:
+    return b"".join((value % (1 << (8 * width))).to_bytes(width, "little") for value in values)

@@ -25,7 +25,7 @@ from commonscale.keyshelf import FileShelf
 from commonscale.link import Backoff, Link, RelayMailbox
 from commonscale.metrics import CERTIFICATE_EXPIRY, CONNECTED, JOBS_OPEN, RoundMetrics
 from commonscale.slot import JOB_ID_PATTERN
-from commonscale.transforms.scaler import preload
+from commonscale.transforms.storage import preload
 from commonscale.v1 import jobs_pb2
 from participant.data import DuckTable
 from participant.jobs import Site, run_job
@@ -135,6 +135,7 @@ class Participant:
             results=self.config.state / "results",
             observer=self.observer,
             shelf=self.shelf,
+            models=self.config.models,
         )
 
     async def _listen(self, tasks: anyio.abc.TaskGroup) -> None:

@@ -1,4 +1,8 @@
-"""A site's table: CSV or Parquet, read by DuckDB. Python sees aggregates, and for ranks single columns in order."""
+"""A site's table: CSV or Parquet, read by DuckDB.
+
+Python sees aggregates, the different values of categorical columns with their counts, and for ranks single columns in
+order.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +21,7 @@ import pyarrow as pa
 
 from commonscale.config import DataSource
 from commonscale.errors import DataChanged, InfiniteValues, MissingColumn, UnreadableData, WrongType
+from commonscale.transforms.categories import TextRules, canonical
 from commonscale.transforms.ordering import Floats
 
 _KINDS = {
@@ -133,16 +138,69 @@ class DuckTable:
             values: Floats = np.asarray(cursor.execute(query).fetchnumpy()["x"], dtype=np.float64)
         return np.sort(values)
 
-    def batches(self, columns: Sequence[str], rows_at_once: int = 65_536) -> Iterator[pa.RecordBatch]:
-        """The whole table in columnar pieces, numbers of the given columns as doubles."""
-        types = self.types()
-        wanted = set(columns)
-        selection = ", ".join(
-            f"{_as_double(name, kind)} AS {_quoted(name)}" if name in wanted else _quoted(name)
-            for name, kind in types.items()
-        )
+    def categories(self, columns: Sequence[str], rules: TextRules) -> list[dict[str | None, int]]:
+        """For each column its different canonical values and how often each occurs; None is the missing value."""
+        found: list[dict[str | None, int]] = []
+        for column in columns:
+            counts: dict[str | None, int] = {}
+            name, relation = f"{self._texts()}.{_quoted(column)}", self._texts()
+            for value, count in self._rows(f"SELECT {name}, count(*) FROM {relation} GROUP BY 1"):
+                text = canonical(value, rules)
+                counts[text] = counts.get(text, 0) + int(count)
+            found.append(counts)
+        return found
+
+    def target_sums(
+        self, columns: Sequence[str], target: str, rules: TextRules
+    ) -> list[dict[str | None, tuple[int, float]]]:
+        """For each column and canonical value: the rows with a target, and the target's sum over them."""
+        number = _as_double(target, self.types()[target], "source.")
+        found: list[dict[str | None, tuple[int, float]]] = []
+        for column in columns:
+            sums: dict[str | None, tuple[int, float]] = {}
+            name = f"{self._texts()}.{_quoted(column)}"
+            inner = f"SELECT {name} AS v, {number} AS x FROM {self._with_texts()}"
+            for value, count, total in self._rows(f"SELECT v, count(x), fsum(x) FROM ({inner}) GROUP BY 1"):
+                text = canonical(value, rules)
+                before = sums.get(text, (0, 0.0))
+                sums[text] = (before[0] + int(count), before[1] + float(total or 0))
+            found.append(sums)
+        return found
+
+    def batches(
+        self, numeric: Sequence[str], categorical: Sequence[str] = (), rows_at_once: int = 65_536
+    ) -> Iterator[pa.RecordBatch]:
+        """The whole table in columnar pieces: numeric columns as doubles, categorical ones as they were written."""
+        numbers, texts = set(numeric), set(categorical)
+
+        def selected(name: str, kind: str) -> str:
+            if name in texts:
+                return f"{self._texts()}.{_quoted(name)} AS {_quoted(name)}"
+            if name in numbers:
+                return f"{_as_double(name, kind, 'source.')} AS {_quoted(name)}"
+            return f"source.{_quoted(name)} AS {_quoted(name)}"
+
+        selection = ", ".join(selected(name, kind) for name, kind in self.types().items())
+        relation = self._with_texts() if texts else "source"
         with self._cursor() as cursor:
-            yield from cursor.execute(f"SELECT {selection} FROM source").to_arrow_reader(rows_at_once)
+            yield from cursor.execute(f"SELECT {selection} FROM {relation}").to_arrow_reader(rows_at_once)
+
+    def _texts(self) -> str:
+        """The relation that has cells as they were written: in a CSV file, 007 is not 7."""
+        if self._is_parquet:
+            return "source"
+        with self._cursor() as cursor, self._lock:
+            cursor.execute(f"CREATE TABLE IF NOT EXISTS texts AS SELECT * FROM {self._csv('all_varchar=true')}")
+        return "texts"
+
+    def _with_texts(self) -> str:
+        """Rows with both: numbers from source, texts from the relation above."""
+        return "source" if self._texts() == "source" else "source POSITIONAL JOIN texts"
+
+    def _rows(self, sql: str) -> list[tuple[Any, ...]]:
+        with self._cursor() as cursor:
+            rows: list[tuple[Any, ...]] = cursor.execute(sql).fetchall()
+        return rows
 
     def _aggregate(
         self, columns: Sequence[str], templates: Sequence[str], minus: Sequence[float] | None = None
@@ -174,14 +232,12 @@ class DuckTable:
 
     def _open(self) -> Any:
         connection = duckdb.connect(":memory:", config={"autoinstall_known_extensions": "false"})
-        path = str(self._source.path).replace("'", "''")
-        if ".parquet" in self._source.path.name:
+        if self._is_parquet:
+            path = str(self._source.path).replace("'", "''")
             definition = f"CREATE VIEW source AS SELECT * FROM read_parquet('{path}')"
         else:
             # Parsed once into columns; types are found from all rows, not from the first few.
-            missing = ", ".join("'" + text.replace("'", "''") + "'" for text in ["", *self._source.missing])
-            options = f"nullstr=[{missing}], sample_size=-1, header=true"
-            definition = f"CREATE TABLE source AS SELECT * FROM read_csv('{path}', {options})"
+            definition = f"CREATE TABLE source AS SELECT * FROM {self._csv('sample_size=-1')}"
         try:
             connection.execute(definition)
         except duckdb.Error as error:
@@ -189,6 +245,15 @@ class DuckTable:
                 f"{self.site}: data set {self.name!r} cannot be read: {_kind_of_fault(error)}."
             ) from None
         return connection
+
+    @property
+    def _is_parquet(self) -> bool:
+        return ".parquet" in self._source.path.name
+
+    def _csv(self, how: str) -> str:
+        path = str(self._source.path).replace("'", "''")
+        missing = ", ".join("'" + text.replace("'", "''") + "'" for text in ["", *self._source.missing])
+        return f"read_csv('{path}', nullstr=[{missing}], header=true, {how})"
 
 
 class _Cursor:
@@ -236,6 +301,18 @@ class PinnedTable:
         self._check()
         return self.table.ordered(columns)
 
+    def categories(self, columns: Sequence[str], rules: TextRules) -> list[dict[str | None, int]]:
+        """As the table's."""
+        self._check()
+        return self.table.categories(columns, rules)
+
+    def target_sums(
+        self, columns: Sequence[str], target: str, rules: TextRules
+    ) -> list[dict[str | None, tuple[int, float]]]:
+        """As the table's."""
+        self._check()
+        return self.table.target_sums(columns, target, rules)
+
     def _check(self) -> None:
         if self.table.fingerprint() != self.fingerprint:
             raise DataChanged(
@@ -248,9 +325,9 @@ def _quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-def _as_double(column: str, duck_type: str) -> str:
+def _as_double(column: str, duck_type: str, relation: str = "") -> str:
     """A column as doubles, with not-a-number as missing, as scikit-learn sees it."""
-    double = f"CAST({_quoted(column)} AS DOUBLE)"
+    double = f"CAST({relation}{_quoted(column)} AS DOUBLE)"
     return f"(CASE WHEN isnan({double}) THEN NULL ELSE {double} END)" if duck_type in _MAY_BE_NAN else double
 
 

@@ -7,7 +7,9 @@ and comes to the same end.
 from __future__ import annotations
 
 import hashlib
+import json
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -34,7 +36,7 @@ from commonscale.errors import (
     TransientError,
     UnknownJob,
 )
-from commonscale.files import replace_file
+from commonscale.files import replace_file, write_private
 from commonscale.identity import Authority
 from commonscale.keyshelf import KeyShelf
 from commonscale.pipeline import Pipeline
@@ -42,12 +44,15 @@ from commonscale.protocols import admission
 from commonscale.results import canonical_json
 from commonscale.seal import JobKeys
 from commonscale.slot import ALL, HUB, Slot
-from commonscale.transforms import scaler
+from commonscale.transforms import storage
+from commonscale.transforms.columns import FederatedColumnTransformer
+from commonscale.transforms.encodings import FittedIdentifiers
 from commonscale.transforms.results import Fitted
 from commonscale.v1.protocols_pb2 import Answer, Column, ColumnKind, Failure, Outcome, Roster, Signed, Success
 from crypto import signing
 from participant import policy
 from participant.data import DuckTable
+from participant.inputs import MEMORY_FILE, SiteInputs
 from participant.journal import Journal, SiteJob, SiteJobs
 
 log = structlog.get_logger()
@@ -75,6 +80,8 @@ class Site:
     results: Path
     observer: Observer
     shelf: KeyShelf
+    # fastText models by name.
+    models: Mapping[str, Path]
 
 
 class AuditedMailbox:
@@ -146,7 +153,7 @@ async def _take_part(site: Site, job: SiteJob, pipeline: Pipeline, ch: Channel) 
     fingerprint = await ch.keep("Fingerprint", lambda: _fingerprint(site, pipeline))
     await _answer(site, job, pipeline, ch, keys)
     ch = await admission.party(ch, job.spec, keys, site.key, site.authority)
-    table = site.tables[pipeline.dataset].pinned(fingerprint.decode())
+    table = SiteInputs(site.tables[pipeline.dataset], fingerprint.decode(), site.results, site.models)
     fitted: list[Fitted] = []
     for number, step in enumerate(pipeline.steps):
         fitted.append(await steps.party(ch.step(number), step, table))
@@ -192,11 +199,13 @@ def _inspect(site: Site, pipeline: Pipeline) -> list[Column]:
     table = site.tables.get(pipeline.dataset)
     if table is None:
         raise Refused(f"It has no data set {pipeline.dataset!r}.")
-    columns = sorted({column for step in pipeline.steps for column in step.columns})
+    numeric = {column for step in pipeline.steps for column in step.numeric_columns}
+    columns = sorted(numeric.union(*(step.categorical_columns for step in pipeline.steps)))
     for step in pipeline.steps:
-        table.check_numeric(step.columns)
+        table.check_numeric(step.numeric_columns)
     policy.check_rows(site.policy, table.row_count())
-    kinds = table.kinds(columns)
+    # What is only compared as text may be of another type at every site.
+    kinds = {column: kind if column in numeric else "category" for column, kind in table.kinds(columns).items()}
     return [Column(name=c, kind=ColumnKind.Value(f"COLUMN_KIND_{kinds[c].upper()}")) for c in columns]
 
 
@@ -241,8 +250,9 @@ def _save(site: Site, job: SiteJob, pipeline: Pipeline, fitted: list[Fitted]) ->
         parameters.append(result.parameters())
         if (estimator := result.estimator()) is not None:
             fresh = directory / f"{number}-{step.transform}.skops.new"
-            scaler.save(estimator, fresh)
+            storage.save(estimator, fresh)
             fresh.replace(directory / f"{number}-{step.transform}.skops")
+    _save_together(directory, pipeline, fitted)
     text = canonical_json(parameters)
     replace_file(directory / "parameters.json", text.encode())
     digest = hashlib.sha256(text.encode()).digest()
@@ -250,6 +260,24 @@ def _save(site: Site, job: SiteJob, pipeline: Pipeline, fitted: list[Fitted]) ->
     revealed = steps.disclosures(pipeline, lambda _, __: True)
     site.audit.append("revealed", job=job.id, disclosures=revealed, result_sha256=digest.hex())
     return digest
+
+
+def _save_together(directory: Path, pipeline: Pipeline, fitted: list[Fitted]) -> None:
+    """All steps in one estimator, and what a later job that extends this one needs of them."""
+    made = [
+        (f"{number}-{step.transform}", estimator, list(estimator.feature_names_in_))
+        for number, (step, result) in enumerate(zip(pipeline.steps, fitted, strict=True))
+        if (estimator := result.estimator()) is not None
+    ]
+    if made:
+        fresh = directory / "pipeline.skops.new"
+        storage.save(FederatedColumnTransformer.fitted(made), fresh)
+        fresh.replace(directory / "pipeline.skops")
+    memories = [result.memory() for result in fitted if isinstance(result, FittedIdentifiers)]
+    if memories:
+        # After a crash, again: the same.
+        (directory / MEMORY_FILE).unlink(missing_ok=True)
+        write_private(directory / MEMORY_FILE, json.dumps(memories).encode())
 
 
 async def _report_failure(ch: Channel, error: CommonscaleError) -> None:

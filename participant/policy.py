@@ -5,6 +5,7 @@ from __future__ import annotations
 from fnmatch import fnmatchcase
 
 from commonscale.config import Policy
+from commonscale.encodingspec import IdentifierStep, TargetStep
 from commonscale.errors import Refused
 from commonscale.pipeline import Pipeline
 
@@ -22,9 +23,16 @@ def check_request(policy: Policy, pipeline: Pipeline, analyst: str) -> None:
             raise Refused(f"Its policy does not allow sums by {way!r}; allowed: {', '.join(policy.sums)}.")
         if step.ckks_options and step.ckks_options.profile == "test" and not policy.test_profile:
             raise Refused("Its policy does not allow the profile 'test', which is not secure.")
-        for column in step.columns:
+        if isinstance(step, IdentifierStep) and _compares(step) and step.variant not in policy.identifiers:
+            allowed = ", ".join(policy.identifiers)
+            raise Refused(f"Its policy does not allow identifiers by {step.variant!r}; allowed: {allowed}.")
+        for column in dict.fromkeys([*step.columns, *step.numeric_columns]):
             if not _any_match(column, policy.columns):
                 raise Refused(f"Its policy does not allow the column {column!r}.")
+
+
+def _compares(step: IdentifierStep) -> bool:
+    return not (isinstance(step, TargetStep) and step.means == "local")
 
 
 def check_rows(policy: Policy, rows: int) -> None:

@@ -134,7 +134,7 @@ def transform(
     missing: Annotated[list[str], typer.Option(help="A text that means 'missing' in a CSV file.")] = [],  # noqa: B006 - typer copies it
 ) -> None:
     """Put a local table on the common scale; other columns pass through unchanged."""
-    from commonscale.transforms import scaler
+    from commonscale.transforms import storage
     from participant.data import DuckTable
     from participant.transform import write_transformed
 
@@ -142,7 +142,7 @@ def transform(
         raise ConfigError(
             f"There is no file {scaler_path}.", "A job's results are in the participant's state/results/JOB."
         )
-    estimator = scaler.load(scaler_path)
+    estimator = storage.load(scaler_path)
     table = DuckTable("here", table_path.name, DataSource(path=table_path, missing=missing))
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     with Progress(*columns, console=err, transient=True) as progress:

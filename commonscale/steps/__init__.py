@@ -14,7 +14,8 @@ from typing import Any
 from commonscale.channel import Channel
 from commonscale.errors import ConfigError, SiteLost
 from commonscale.pipeline import Pipeline
-from commonscale.steps import extremes, ranks, yeo_johnson, zscore
+from commonscale.steps import extremes, identifiers, ranks, texts, yeo_johnson, zscore
+from commonscale.steps.reveal import Reveal
 from commonscale.stepspec import Step
 from commonscale.transforms.results import Fitted
 
@@ -25,6 +26,13 @@ MODULES: dict[str, ModuleType] = {
     "robust": ranks,
     "quantiles": ranks,
     "yeo-johnson": yeo_johnson,
+    "onehot": identifiers,
+    "ordinal": identifiers,
+    "target": identifiers,
+    "bytes-norm": texts,
+    "mod-norm": texts,
+    "fasttext": texts,
+    "rolling-hash": texts,
 }
 
 
@@ -57,21 +65,18 @@ def _openfhe_is_there() -> Iterator[None]:
 
 
 def disclosures(pipeline: Pipeline, was_sent: Callable[[int, str], bool]) -> list[dict[str, Any]]:
-    """What a job has revealed, to whom, and by which protocol: from the messages that were really sent to all."""
-    everyone = ["coordinator", "analyst", *pipeline.sites]
+    """What a job has revealed, to whom, and by which protocol: from the messages that were really sent."""
+    verdicts = Reveal("each site's verdict, and names and types of the requested columns where it accepted")
     report: list[dict[str, Any]] = [
-        {
-            "protocol": "admission",
-            "what": "each site's verdict, and names and types of the requested columns where it accepted",
-            "to": everyone,
-        }
+        {"protocol": "admission", "what": verdicts.what, "to": verdicts.names(pipeline.sites)}
     ]
     for number, step in enumerate(pipeline.steps):
         module = MODULES[step.transform]
         entry = {"step": number, "protocol": module.protocol(step, len(pipeline.sites)), "columns": step.columns}
-        for kind, what in module.reveals(step, len(pipeline.sites)).items():
+        for kind, found in module.reveals(step, len(pipeline.sites)).items():
+            reveal = found if isinstance(found, Reveal) else Reveal(found)
             if was_sent(number, kind):
-                report.append({**entry, "what": what, "to": everyone})
+                report.append({**entry, "what": reveal.what, "to": reveal.names(pipeline.sites)})
         if (warning := zscore.warning(step)) and was_sent(number, "mean.Total"):
             report.append({**entry, "what": warning, "to": pipeline.sites})
     return report

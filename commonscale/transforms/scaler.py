@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -60,25 +59,3 @@ def parameters(moments: Moments) -> dict[str, Any]:
 
 def _plain(value: float) -> float | None:
     return None if math.isnan(value) else value
-
-
-def preload() -> None:
-    """Import what the first job would otherwise wait for."""
-    import skops.io
-    from sklearn.preprocessing import StandardScaler
-
-    _ = skops.io, StandardScaler
-
-
-def save(estimator: Any, path: Path) -> None:
-    """With skops: a file that can be inspected and loaded without running code from it."""
-    import skops.io
-
-    skops.io.dump(estimator, path)
-
-
-def load(path: Path) -> Any:
-    """Only scikit-learn and numpy types are accepted."""
-    import skops.io
-
-    return skops.io.load(path, trusted=[])

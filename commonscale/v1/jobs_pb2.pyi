@@ -19,6 +19,105 @@ else:
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class _IdentifierVariant:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _IdentifierVariantEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_IdentifierVariant.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    IDENTIFIER_VARIANT_UNSPECIFIED: _IdentifierVariant.ValueType  # 0
+    IDENTIFIER_VARIANT_RING: _IdentifierVariant.ValueType  # 1
+    """Unique to a site: the same value has another identifier at every site."""
+    IDENTIFIER_VARIANT_APSI: _IdentifierVariant.ValueType  # 2
+    IDENTIFIER_VARIANT_OTMPPSI: _IdentifierVariant.ValueType  # 3
+    IDENTIFIER_VARIANT_OPRF: _IdentifierVariant.ValueType  # 4
+
+class IdentifierVariant(_IdentifierVariant, metaclass=_IdentifierVariantEnumTypeWrapper): ...
+
+IDENTIFIER_VARIANT_UNSPECIFIED: IdentifierVariant.ValueType  # 0
+IDENTIFIER_VARIANT_RING: IdentifierVariant.ValueType  # 1
+"""Unique to a site: the same value has another identifier at every site."""
+IDENTIFIER_VARIANT_APSI: IdentifierVariant.ValueType  # 2
+IDENTIFIER_VARIANT_OTMPPSI: IdentifierVariant.ValueType  # 3
+IDENTIFIER_VARIANT_OPRF: IdentifierVariant.ValueType  # 4
+Global___IdentifierVariant: _TypeAlias = IdentifierVariant  # noqa: Y015
+
+class _ApsiBackend:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _ApsiBackendEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ApsiBackend.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    APSI_BACKEND_UNSPECIFIED: _ApsiBackend.ValueType  # 0
+    APSI_BACKEND_OPENFHE: _ApsiBackend.ValueType  # 1
+    APSI_BACKEND_NATIVE: _ApsiBackend.ValueType  # 2
+    """The apsi package, where the processor can run it."""
+
+class ApsiBackend(_ApsiBackend, metaclass=_ApsiBackendEnumTypeWrapper): ...
+
+APSI_BACKEND_UNSPECIFIED: ApsiBackend.ValueType  # 0
+APSI_BACKEND_OPENFHE: ApsiBackend.ValueType  # 1
+APSI_BACKEND_NATIVE: ApsiBackend.ValueType  # 2
+"""The apsi package, where the processor can run it."""
+Global___ApsiBackend: _TypeAlias = ApsiBackend  # noqa: Y015
+
+class _HandleUnknown:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _HandleUnknownEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_HandleUnknown.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    HANDLE_UNKNOWN_UNSPECIFIED: _HandleUnknown.ValueType  # 0
+    HANDLE_UNKNOWN_IGNORE: _HandleUnknown.ValueType  # 1
+    HANDLE_UNKNOWN_ERROR: _HandleUnknown.ValueType  # 2
+    HANDLE_UNKNOWN_INFREQUENT_IF_EXIST: _HandleUnknown.ValueType  # 3
+
+class HandleUnknown(_HandleUnknown, metaclass=_HandleUnknownEnumTypeWrapper): ...
+
+HANDLE_UNKNOWN_UNSPECIFIED: HandleUnknown.ValueType  # 0
+HANDLE_UNKNOWN_IGNORE: HandleUnknown.ValueType  # 1
+HANDLE_UNKNOWN_ERROR: HandleUnknown.ValueType  # 2
+HANDLE_UNKNOWN_INFREQUENT_IF_EXIST: HandleUnknown.ValueType  # 3
+Global___HandleUnknown: _TypeAlias = HandleUnknown  # noqa: Y015
+
+class _TargetVariant:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _TargetVariantEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_TargetVariant.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    TARGET_VARIANT_UNSPECIFIED: _TargetVariant.ValueType  # 0
+    TARGET_VARIANT_FEDERATED: _TargetVariant.ValueType  # 1
+    TARGET_VARIANT_LOCAL: _TargetVariant.ValueType  # 2
+
+class TargetVariant(_TargetVariant, metaclass=_TargetVariantEnumTypeWrapper): ...
+
+TARGET_VARIANT_UNSPECIFIED: TargetVariant.ValueType  # 0
+TARGET_VARIANT_FEDERATED: TargetVariant.ValueType  # 1
+TARGET_VARIANT_LOCAL: TargetVariant.ValueType  # 2
+Global___TargetVariant: _TypeAlias = TargetVariant  # noqa: Y015
+
+class _TargetFormula:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _TargetFormulaEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_TargetFormula.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    TARGET_FORMULA_UNSPECIFIED: _TargetFormula.ValueType  # 0
+    TARGET_FORMULA_MEAN: _TargetFormula.ValueType  # 1
+    """The mean of the target where the column has the value."""
+    TARGET_FORMULA_PRINTED: _TargetFormula.ValueType  # 2
+    """As printed: the share of the value among the rows of class 1."""
+
+class TargetFormula(_TargetFormula, metaclass=_TargetFormulaEnumTypeWrapper): ...
+
+TARGET_FORMULA_UNSPECIFIED: TargetFormula.ValueType  # 0
+TARGET_FORMULA_MEAN: TargetFormula.ValueType  # 1
+"""The mean of the target where the column has the value."""
+TARGET_FORMULA_PRINTED: TargetFormula.ValueType  # 2
+"""As printed: the share of the value among the rows of class 1."""
+Global___TargetFormula: _TypeAlias = TargetFormula  # noqa: Y015
+
 class _CkksProfile:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -226,6 +325,13 @@ class Step(_message.Message):
     ROBUST_FIELD_NUMBER: _builtins.int
     QUANTILES_FIELD_NUMBER: _builtins.int
     YEO_JOHNSON_FIELD_NUMBER: _builtins.int
+    ONEHOT_FIELD_NUMBER: _builtins.int
+    ORDINAL_FIELD_NUMBER: _builtins.int
+    TARGET_FIELD_NUMBER: _builtins.int
+    BYTES_NORM_FIELD_NUMBER: _builtins.int
+    MOD_NORM_FIELD_NUMBER: _builtins.int
+    FASTTEXT_FIELD_NUMBER: _builtins.int
+    ROLLING_HASH_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def columns(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
@@ -240,6 +346,20 @@ class Step(_message.Message):
     def quantiles(self) -> Global___Quantiles: ...
     @_builtins.property
     def yeo_johnson(self) -> Global___YeoJohnson: ...
+    @_builtins.property
+    def onehot(self) -> Global___OneHot: ...
+    @_builtins.property
+    def ordinal(self) -> Global___Ordinal: ...
+    @_builtins.property
+    def target(self) -> Global___Target: ...
+    @_builtins.property
+    def bytes_norm(self) -> Global___BytesNorm: ...
+    @_builtins.property
+    def mod_norm(self) -> Global___ModNorm: ...
+    @_builtins.property
+    def fasttext(self) -> Global___FastText: ...
+    @_builtins.property
+    def rolling_hash(self) -> Global___RollingHash: ...
     def __init__(
         self,
         *,
@@ -250,12 +370,19 @@ class Step(_message.Message):
         robust: Global___Robust | None = ...,
         quantiles: Global___Quantiles | None = ...,
         yeo_johnson: Global___YeoJohnson | None = ...,
+        onehot: Global___OneHot | None = ...,
+        ordinal: Global___Ordinal | None = ...,
+        target: Global___Target | None = ...,
+        bytes_norm: Global___BytesNorm | None = ...,
+        mod_norm: Global___ModNorm | None = ...,
+        fasttext: Global___FastText | None = ...,
+        rolling_hash: Global___RollingHash | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["maxabs", b"maxabs", "minmax", b"minmax", "quantiles", b"quantiles", "robust", b"robust", "transform", b"transform", "yeo_johnson", b"yeo_johnson", "zscore", b"zscore"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["bytes_norm", b"bytes_norm", "fasttext", b"fasttext", "maxabs", b"maxabs", "minmax", b"minmax", "mod_norm", b"mod_norm", "onehot", b"onehot", "ordinal", b"ordinal", "quantiles", b"quantiles", "robust", b"robust", "rolling_hash", b"rolling_hash", "target", b"target", "transform", b"transform", "yeo_johnson", b"yeo_johnson", "zscore", b"zscore"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["columns", b"columns", "maxabs", b"maxabs", "minmax", b"minmax", "quantiles", b"quantiles", "robust", b"robust", "transform", b"transform", "yeo_johnson", b"yeo_johnson", "zscore", b"zscore"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_norm", b"bytes_norm", "columns", b"columns", "fasttext", b"fasttext", "maxabs", b"maxabs", "minmax", b"minmax", "mod_norm", b"mod_norm", "onehot", b"onehot", "ordinal", b"ordinal", "quantiles", b"quantiles", "robust", b"robust", "rolling_hash", b"rolling_hash", "target", b"target", "transform", b"transform", "yeo_johnson", b"yeo_johnson", "zscore", b"zscore"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_transform: _TypeAlias = _typing.Literal["zscore", "minmax", "maxabs", "robust", "quantiles", "yeo_johnson"]  # noqa: Y015
+    _WhichOneofReturnType_transform: _TypeAlias = _typing.Literal["zscore", "minmax", "maxabs", "robust", "quantiles", "yeo_johnson", "onehot", "ordinal", "target", "bytes_norm", "mod_norm", "fasttext", "rolling_hash"]  # noqa: Y015
     _WhichOneofArgType_transform: _TypeAlias = _typing.Literal["transform", b"transform"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_transform) -> _WhichOneofReturnType_transform | None: ...
 
@@ -466,6 +593,271 @@ class YeoJohnson(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___YeoJohnson: _TypeAlias = YeoJohnson  # noqa: Y015
+
+@_typing.final
+class Texts(_message.Message):
+    """Texts says which differences between two texts do not count."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEEP_SPACE_FIELD_NUMBER: _builtins.int
+    CASEFOLD_FIELD_NUMBER: _builtins.int
+    keep_space: _builtins.bool
+    casefold: _builtins.bool
+    def __init__(
+        self,
+        *,
+        keep_space: _builtins.bool = ...,
+        casefold: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["casefold", b"casefold", "keep_space", b"keep_space"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Texts: _TypeAlias = Texts  # noqa: Y015
+
+@_typing.final
+class Identifiers(_message.Message):
+    """Identifiers says how the sites find common identifiers of categorical values."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VARIANT_FIELD_NUMBER: _builtins.int
+    MAX_CATEGORIES_FIELD_NUMBER: _builtins.int
+    PADDING_FIELD_NUMBER: _builtins.int
+    THRESHOLD_FIELD_NUMBER: _builtins.int
+    GENERAL_FIELD_NUMBER: _builtins.int
+    BOTH_DIRECTIONS_FIELD_NUMBER: _builtins.int
+    BACKEND_FIELD_NUMBER: _builtins.int
+    EXTENDS_FIELD_NUMBER: _builtins.int
+    MIN_FREQUENCY_FIELD_NUMBER: _builtins.int
+    TEXTS_FIELD_NUMBER: _builtins.int
+    variant: Global___IdentifierVariant.ValueType
+    max_categories: _builtins.int
+    """The most values that a site may have in a column; 0: the sites find a power of two privately."""
+    padding: _builtins.int
+    """Up to so many unused identifiers, drawn at random, hide a site's number of values in the ring."""
+    threshold: _builtins.int
+    """Of over-threshold intersection: how many sites must hold a value."""
+    general: _builtins.bool
+    """Of over-threshold intersection: the general way, also where a threshold of 2 has a shorter one."""
+    both_directions: _builtins.bool
+    """Of labeled intersection: every site asks every other, as in the paper."""
+    backend: Global___ApsiBackend.ValueType
+    """Of labeled intersection."""
+    extends: _builtins.str
+    """A job whose identifiers stay as they are; values that it did not have get new ones."""
+    min_frequency: _builtins.int
+    """Values that are rarer at all sites together share one identifier; 0: none do."""
+    @_builtins.property
+    def texts(self) -> Global___Texts: ...
+    def __init__(
+        self,
+        *,
+        variant: Global___IdentifierVariant.ValueType = ...,
+        max_categories: _builtins.int = ...,
+        padding: _builtins.int = ...,
+        threshold: _builtins.int = ...,
+        general: _builtins.bool = ...,
+        both_directions: _builtins.bool = ...,
+        backend: Global___ApsiBackend.ValueType = ...,
+        extends: _builtins.str = ...,
+        min_frequency: _builtins.int = ...,
+        texts: Global___Texts | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["texts", b"texts"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend", b"backend", "both_directions", b"both_directions", "extends", b"extends", "general", b"general", "max_categories", b"max_categories", "min_frequency", b"min_frequency", "padding", b"padding", "texts", b"texts", "threshold", b"threshold", "variant", b"variant"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Identifiers: _TypeAlias = Identifiers  # noqa: Y015
+
+@_typing.final
+class OneHot(_message.Message):
+    """OneHot gives every identifier of a column a column of its own."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    IDENTIFIERS_FIELD_NUMBER: _builtins.int
+    HANDLE_UNKNOWN_FIELD_NUMBER: _builtins.int
+    handle_unknown: Global___HandleUnknown.ValueType
+    @_builtins.property
+    def identifiers(self) -> Global___Identifiers: ...
+    def __init__(
+        self,
+        *,
+        identifiers: Global___Identifiers | None = ...,
+        handle_unknown: Global___HandleUnknown.ValueType = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["identifiers", b"identifiers"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["handle_unknown", b"handle_unknown", "identifiers", b"identifiers"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___OneHot: _TypeAlias = OneHot  # noqa: Y015
+
+@_typing.final
+class Ordinal(_message.Message):
+    """Ordinal replaces a value by its identifier."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    IDENTIFIERS_FIELD_NUMBER: _builtins.int
+    HANDLE_UNKNOWN_FIELD_NUMBER: _builtins.int
+    handle_unknown: Global___HandleUnknown.ValueType
+    @_builtins.property
+    def identifiers(self) -> Global___Identifiers: ...
+    def __init__(
+        self,
+        *,
+        identifiers: Global___Identifiers | None = ...,
+        handle_unknown: Global___HandleUnknown.ValueType = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["identifiers", b"identifiers"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["handle_unknown", b"handle_unknown", "identifiers", b"identifiers"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Ordinal: _TypeAlias = Ordinal  # noqa: Y015
+
+@_typing.final
+class Target(_message.Message):
+    """Target replaces a value by the mean of a target over the rows that have it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VARIANT_FIELD_NUMBER: _builtins.int
+    TARGET_FIELD_NUMBER: _builtins.int
+    SMOOTHING_FIELD_NUMBER: _builtins.int
+    FORMULA_FIELD_NUMBER: _builtins.int
+    IDENTIFIERS_FIELD_NUMBER: _builtins.int
+    variant: Global___TargetVariant.ValueType
+    target: _builtins.str
+    smoothing: _builtins.float
+    formula: Global___TargetFormula.ValueType
+    @_builtins.property
+    def identifiers(self) -> Global___Identifiers:
+        """Of the federated variant."""
+
+    def __init__(
+        self,
+        *,
+        variant: Global___TargetVariant.ValueType = ...,
+        target: _builtins.str = ...,
+        smoothing: _builtins.float = ...,
+        formula: Global___TargetFormula.ValueType = ...,
+        identifiers: Global___Identifiers | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["identifiers", b"identifiers"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["formula", b"formula", "identifiers", b"identifiers", "smoothing", b"smoothing", "target", b"target", "variant", b"variant"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Target: _TypeAlias = Target  # noqa: Y015
+
+@_typing.final
+class BytesNorm(_message.Message):
+    """BytesNorm standardizes texts read as integers."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TEXTS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def texts(self) -> Global___Texts: ...
+    def __init__(
+        self,
+        *,
+        texts: Global___Texts | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["texts", b"texts"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["texts", b"texts"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BytesNorm: _TypeAlias = BytesNorm  # noqa: Y015
+
+@_typing.final
+class ModNorm(_message.Message):
+    """ModNorm takes texts read as integers modulo twice the number of values."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TEXTS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def texts(self) -> Global___Texts: ...
+    def __init__(
+        self,
+        *,
+        texts: Global___Texts | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["texts", b"texts"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["texts", b"texts"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ModNorm: _TypeAlias = ModNorm  # noqa: Y015
+
+@_typing.final
+class FastText(_message.Message):
+    """FastText replaces texts by word vectors of a model that every site has."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MODEL_FIELD_NUMBER: _builtins.int
+    TEXTS_FIELD_NUMBER: _builtins.int
+    model: _builtins.str
+    """Its name in the sites' configurations."""
+    @_builtins.property
+    def texts(self) -> Global___Texts: ...
+    def __init__(
+        self,
+        *,
+        model: _builtins.str = ...,
+        texts: Global___Texts | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["texts", b"texts"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["model", b"model", "texts", b"texts"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FastText: _TypeAlias = FastText  # noqa: Y015
+
+@_typing.final
+class RollingHash(_message.Message):
+    """RollingHash sets one position of a shared vector for each column."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PRIME_FIELD_NUMBER: _builtins.int
+    BUCKETS_FIELD_NUMBER: _builtins.int
+    TEXTS_FIELD_NUMBER: _builtins.int
+    prime: _builtins.int
+    buckets: _builtins.int
+    @_builtins.property
+    def texts(self) -> Global___Texts: ...
+    def __init__(
+        self,
+        *,
+        prime: _builtins.int = ...,
+        buckets: _builtins.int = ...,
+        texts: Global___Texts | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["texts", b"texts"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["buckets", b"buckets", "prime", b"prime", "texts", b"texts"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RollingHash: _TypeAlias = RollingHash  # noqa: Y015
 
 @_typing.final
 class Ckks(_message.Message):

@@ -30,6 +30,8 @@ class _ColumnKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ColumnKind
     COLUMN_KIND_TEXT: _ColumnKind.ValueType  # 2
     COLUMN_KIND_BOOLEAN: _ColumnKind.ValueType  # 3
     COLUMN_KIND_TIME: _ColumnKind.ValueType  # 4
+    COLUMN_KIND_CATEGORY: _ColumnKind.ValueType  # 5
+    """Of any type: its values are compared as texts."""
 
 class ColumnKind(_ColumnKind, metaclass=_ColumnKindEnumTypeWrapper): ...
 
@@ -38,6 +40,8 @@ COLUMN_KIND_NUMBER: ColumnKind.ValueType  # 1
 COLUMN_KIND_TEXT: ColumnKind.ValueType  # 2
 COLUMN_KIND_BOOLEAN: ColumnKind.ValueType  # 3
 COLUMN_KIND_TIME: ColumnKind.ValueType  # 4
+COLUMN_KIND_CATEGORY: ColumnKind.ValueType  # 5
+"""Of any type: its values are compared as texts."""
 Global___ColumnKind: _TypeAlias = ColumnKind  # noqa: Y015
 
 @_typing.final
@@ -923,6 +927,547 @@ class TotalCounts(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___TotalCounts: _TypeAlias = TotalCounts  # noqa: Y015
+
+@_typing.final
+class GroupKey(_message.Message):
+    """GroupKey is a secret of the sites that the coordinator does not have, sealed to its receiver."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: _builtins.int
+    key: _builtins.bytes
+    def __init__(
+        self,
+        *,
+        key: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GroupKey: _TypeAlias = GroupKey  # noqa: Y015
+
+@_typing.final
+class HiddenCounts(_message.Message):
+    """HiddenCounts is a sum of counts plus a mask that only the sites know."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    COUNTS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def counts(self) -> Global___Counts: ...
+    def __init__(
+        self,
+        *,
+        counts: Global___Counts | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["counts", b"counts"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["counts", b"counts"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___HiddenCounts: _TypeAlias = HiddenCounts  # noqa: Y015
+
+@_typing.final
+class HiddenVector(_message.Message):
+    """HiddenVector is a sum of vectors plus a mask that only the sites know."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VECTOR_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def vector(self) -> Global___Vector: ...
+    def __init__(
+        self,
+        *,
+        vector: Global___Vector | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["vector", b"vector"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["vector", b"vector"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___HiddenVector: _TypeAlias = HiddenVector  # noqa: Y015
+
+@_typing.final
+class RingOffsets(_message.Message):
+    """RingOffsets has the next free identifier of every column, sealed to the next site of the ring."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NEXT_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def next(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        next: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["next", b"next"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RingOffsets: _TypeAlias = RingOffsets  # noqa: Y015
+
+@_typing.final
+class RingTotals(_message.Message):
+    """RingTotals has the number of identifiers of every column, sealed from the first site to every other."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SIZES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def sizes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        sizes: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["sizes", b"sizes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RingTotals: _TypeAlias = RingTotals  # noqa: Y015
+
+@_typing.final
+class BlindedItems(_message.Message):
+    """BlindedItems are points r·M(v), 32 bytes each, as many as the public bound says; sealed to a keyholder."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    POINTS_FIELD_NUMBER: _builtins.int
+    points: _builtins.bytes
+    def __init__(
+        self,
+        *,
+        points: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["points", b"points"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BlindedItems: _TypeAlias = BlindedItems  # noqa: Y015
+
+@_typing.final
+class EvaluatedItems(_message.Message):
+    """EvaluatedItems are the same points times the keyholder's secret."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    POINTS_FIELD_NUMBER: _builtins.int
+    points: _builtins.bytes
+    def __init__(
+        self,
+        *,
+        points: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["points", b"points"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EvaluatedItems: _TypeAlias = EvaluatedItems  # noqa: Y015
+
+@_typing.final
+class Unblinding(_message.Message):
+    """Unblinding has the inverses of the blinding factors: with EvaluatedItems, the coordinator makes a site's shares."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SCALARS_FIELD_NUMBER: _builtins.int
+    scalars: _builtins.bytes
+    def __init__(
+        self,
+        *,
+        scalars: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["scalars", b"scalars"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Unblinding: _TypeAlias = Unblinding  # noqa: Y015
+
+@_typing.final
+class Tokens(_message.Message):
+    """Tokens are what a site's values became under a keyholder's secret, with random ones up to the public bound: 16 bytes
+    each, in order within each column.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOKENS_FIELD_NUMBER: _builtins.int
+    tokens: _builtins.bytes
+    def __init__(
+        self,
+        *,
+        tokens: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["tokens", b"tokens"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Tokens: _TypeAlias = Tokens  # noqa: Y015
+
+@_typing.final
+class TokenPositions(_message.Message):
+    """TokenPositions has the common position of each of a site's tokens: 4 bytes each."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    POSITIONS_FIELD_NUMBER: _builtins.int
+    positions: _builtins.bytes
+    def __init__(
+        self,
+        *,
+        positions: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["positions", b"positions"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TokenPositions: _TypeAlias = TokenPositions  # noqa: Y015
+
+@_typing.final
+class PsiQuery(_message.Message):
+    """PsiQuery has encrypted powers of a querier's items."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    POLYNOMIALS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def polynomials(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]: ...
+    def __init__(
+        self,
+        *,
+        polynomials: _abc.Iterable[_builtins.bytes] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["polynomials", b"polynomials"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PsiQuery: _TypeAlias = PsiQuery  # noqa: Y015
+
+@_typing.final
+class PsiOffer(_message.Message):
+    """PsiOffer answers BlindedItems in labeled intersection: the evaluated points, and how the holder hashes items to bins."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    POINTS_FIELD_NUMBER: _builtins.int
+    HASH_SEED_FIELD_NUMBER: _builtins.int
+    points: _builtins.bytes
+    hash_seed: _builtins.bytes
+    def __init__(
+        self,
+        *,
+        points: _builtins.bytes = ...,
+        hash_seed: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["hash_seed", b"hash_seed", "points", b"points"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PsiOffer: _TypeAlias = PsiOffer  # noqa: Y015
+
+@_typing.final
+class PsiAnswer(_message.Message):
+    """PsiAnswer has the holder's polynomials at them."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    POLYNOMIALS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def polynomials(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]: ...
+    def __init__(
+        self,
+        *,
+        polynomials: _abc.Iterable[_builtins.bytes] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["polynomials", b"polynomials"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PsiAnswer: _TypeAlias = PsiAnswer  # noqa: Y015
+
+@_typing.final
+class NativeMessage(_message.Message):
+    """NativeMessage is a message of the apsi package, for its child process."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BODY_FIELD_NUMBER: _builtins.int
+    body: _builtins.bytes
+    def __init__(
+        self,
+        *,
+        body: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___NativeMessage: _TypeAlias = NativeMessage  # noqa: Y015
+
+@_typing.final
+class ShareTables(_message.Message):
+    """ShareTables has one share a bin of every table, 16 bytes each; sealed to the reconstructor."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SHARES_FIELD_NUMBER: _builtins.int
+    shares: _builtins.bytes
+    def __init__(
+        self,
+        *,
+        shares: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["shares", b"shares"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ShareTables: _TypeAlias = ShareTables  # noqa: Y015
+
+@_typing.final
+class OwnShares(_message.Message):
+    """OwnShares has the reconstructor's own shares, and where they belong, made by the coordinator."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PLACES_FIELD_NUMBER: _builtins.int
+    SHARES_FIELD_NUMBER: _builtins.int
+    places: _builtins.bytes
+    """32 bytes an item."""
+    shares: _builtins.bytes
+    """16 bytes an item."""
+    def __init__(
+        self,
+        *,
+        places: _builtins.bytes = ...,
+        shares: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["places", b"places", "shares", b"shares"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___OwnShares: _TypeAlias = OwnShares  # noqa: Y015
+
+@_typing.final
+class Hits(_message.Message):
+    """Hits says for each place of a site which class its item is in (0xffffffff: none), and which sites hold that class."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLASSES_FIELD_NUMBER: _builtins.int
+    MEMBERS_FIELD_NUMBER: _builtins.int
+    classes: _builtins.bytes
+    members: _builtins.bytes
+    def __init__(
+        self,
+        *,
+        classes: _builtins.bytes = ...,
+        members: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["classes", b"classes", "members", b"members"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Hits: _TypeAlias = Hits  # noqa: Y015
+
+@_typing.final
+class ClassIdentifiers(_message.Message):
+    """ClassIdentifiers has a site's identifiers of classes that the receiver is in too: 8 bytes each, filled up."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ENTRIES_FIELD_NUMBER: _builtins.int
+    entries: _builtins.bytes
+    def __init__(
+        self,
+        *,
+        entries: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["entries", b"entries"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ClassIdentifiers: _TypeAlias = ClassIdentifiers  # noqa: Y015
+
+@_typing.final
+class Known(_message.Message):
+    """Known says what a site remembers of the job that is extended."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PRESENT_FIELD_NUMBER: _builtins.int
+    SIZES_FIELD_NUMBER: _builtins.int
+    LAYOUT_FIELD_NUMBER: _builtins.int
+    present: _builtins.bool
+    layout: _builtins.bytes
+    @_builtins.property
+    def sizes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        present: _builtins.bool = ...,
+        sizes: _abc.Iterable[_builtins.int] | None = ...,
+        layout: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["layout", b"layout", "present", b"present", "sizes", b"sizes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Known: _TypeAlias = Known  # noqa: Y015
+
+@_typing.final
+class KnownByAll(_message.Message):
+    """KnownByAll has one a site, in ring order."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KNOWN_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def known(self) -> _containers.RepeatedCompositeFieldContainer[Global___Known]: ...
+    def __init__(
+        self,
+        *,
+        known: _abc.Iterable[Global___Known] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["known", b"known"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___KnownByAll: _TypeAlias = KnownByAll  # noqa: Y015
+
+@_typing.final
+class Layout(_message.Message):
+    """Layout is what all sites must end with: the number of identifiers of every column, and a keyed hash of the whole."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SIZES_FIELD_NUMBER: _builtins.int
+    INFREQUENT_FIELD_NUMBER: _builtins.int
+    DIGEST_FIELD_NUMBER: _builtins.int
+    digest: _builtins.bytes
+    @_builtins.property
+    def sizes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def infrequent(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Of them, how many are shared by rare values."""
+
+    def __init__(
+        self,
+        *,
+        sizes: _abc.Iterable[_builtins.int] | None = ...,
+        infrequent: _abc.Iterable[_builtins.int] | None = ...,
+        digest: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["digest", b"digest", "infrequent", b"infrequent", "sizes", b"sizes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Layout: _TypeAlias = Layout  # noqa: Y015
+
+@_typing.final
+class MaskedIntegers(_message.Message):
+    """MaskedIntegers are a site's integers plus pairwise masks, of a public width."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ELEMENTS_FIELD_NUMBER: _builtins.int
+    elements: _builtins.bytes
+    def __init__(
+        self,
+        *,
+        elements: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["elements", b"elements"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MaskedIntegers: _TypeAlias = MaskedIntegers  # noqa: Y015
+
+@_typing.final
+class HiddenIntegers(_message.Message):
+    """HiddenIntegers is their sum plus a mask that only the sites know."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ELEMENTS_FIELD_NUMBER: _builtins.int
+    elements: _builtins.bytes
+    def __init__(
+        self,
+        *,
+        elements: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["elements", b"elements"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___HiddenIntegers: _TypeAlias = HiddenIntegers  # noqa: Y015
+
+@_typing.final
+class ModelHash(_message.Message):
+    """ModelHash is the hash of a model file that all sites must have alike."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SHA256_FIELD_NUMBER: _builtins.int
+    sha256: _builtins.bytes
+    def __init__(
+        self,
+        *,
+        sha256: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["sha256", b"sha256"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ModelHash: _TypeAlias = ModelHash  # noqa: Y015
 
 @_typing.final
 class Outcome(_message.Message):

@@ -26,7 +26,7 @@ from commonscale.client import Client, Job
 from commonscale.errors import BadMessage
 from commonscale.localnet import LocalFederation
 from commonscale.pipeline import Pipeline
-from commonscale.transforms import scaler
+from commonscale.transforms import storage
 from tests.e2e.conftest import job, run
 
 HEAVY = bool(os.environ.get("COMMONSCALE_HEAVY"))
@@ -291,7 +291,7 @@ def test_a_job_equals_pooled_scikit_learn(world: World, group: str, case: str) -
         results = world.federation.directory / site / "state" / "results" / done.id
         assert json.loads((results / "parameters.json").read_text()) == done.result
         path = results / f"0-{step['transform']}.skops"
-        CHECKS[step["transform"]](step, result, scaler.load(path) if path.exists() else None, pooled)
+        CHECKS[step["transform"]](step, result, storage.load(path) if path.exists() else None, pooled)
 
 
 def test_heart_disease_has_a_column_that_three_hospitals_lack(world: World) -> None:

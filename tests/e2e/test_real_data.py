@@ -14,7 +14,7 @@ from sklearn.preprocessing import StandardScaler
 
 from commonscale.audit import verify
 from commonscale.localnet import LocalFederation
-from commonscale.transforms import scaler
+from commonscale.transforms import storage
 from tests.e2e.conftest import job, submit, write_csv
 
 ADULT = ["age", "fnlwgt", "education_num", "capital_gain", "capital_loss", "hours_per_week"]
@@ -32,7 +32,7 @@ def check(directory: Path, columns: list[str], parts: dict[str, np.ndarray], way
             for site in parts:
                 results = directory / site / "state" / "results" / done.id
                 assert json.loads((results / "parameters.json").read_text()) == done.result
-                fitted = scaler.load(results / "0-zscore.skops")
+                fitted = storage.load(results / "0-zscore.skops")
                 np.testing.assert_allclose(fitted.mean_, expected.mean_, rtol=1e-9)
                 np.testing.assert_allclose(fitted.scale_, expected.scale_, rtol=1e-9)
                 assert fitted.n_samples_seen_ == expected.n_samples_seen_

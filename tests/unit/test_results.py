@@ -12,7 +12,7 @@ from rich.console import Console
 
 from commonscale.cli.jobs import _step_table
 from commonscale.results import canonical_json
-from commonscale.transforms import scaler
+from commonscale.transforms import storage
 from commonscale.transforms.moments import Moments
 from commonscale.transforms.results import (
     Fitted,
@@ -55,8 +55,8 @@ def test_every_estimator_survives_its_file(fitted: Fitted, tmp_path: Path) -> No
     if estimator is None:
         assert isinstance(fitted, FittedQuantiles)
         return
-    scaler.save(estimator, tmp_path / "x.skops")
-    again = scaler.load(tmp_path / "x.skops")
+    storage.save(estimator, tmp_path / "x.skops")
+    again = storage.load(tmp_path / "x.skops")
     rows = np.array([[1.5, 2.0], [2.0, np.nan]])
     with np.testing.suppress_warnings() as quiet:
         quiet.filter(UserWarning)

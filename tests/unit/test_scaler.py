@@ -10,7 +10,7 @@ import pytest
 from sklearn.preprocessing import StandardScaler
 from sklearn.preprocessing._data import _handle_zeros_in_scale, _is_constant_feature
 
-from commonscale.transforms import scaler
+from commonscale.transforms import scaler, storage
 from commonscale.transforms.moments import Moments
 
 TABLES = {
@@ -66,7 +66,7 @@ def test_a_column_without_any_value_passes_through_as_missing() -> None:
 def test_a_saved_scaler_loads_without_trusting_anything(tmp_path: Path) -> None:
     """Skops needs no exception for it."""
     fitted = scaler.standard_scaler(moments_of(TABLES["plain"]))
-    scaler.save(fitted, tmp_path / "s.skops")
-    loaded = scaler.load(tmp_path / "s.skops")
+    storage.save(fitted, tmp_path / "s.skops")
+    loaded = storage.load(tmp_path / "s.skops")
     np.testing.assert_array_equal(loaded.mean_, fitted.mean_)
     assert list(loaded.get_feature_names_out()) == ["a", "b", "c"]

@@ -1,0 +1,1 @@
+"""Common identifiers of categorical values: one module a protocol."""

@@ -1,0 +1,44 @@
+"""How many values a site may have in each column: a public bound that every site's set is filled up to.
+
+Declared by the analyst, or found:
+1. A search finds the smallest power of two that no site's set exceeds (see powers).
+
+Reveals: that power of two (at least 16) for each column, to all sites and the coordinator; a declared bound: nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from commonscale.channel import Channel
+from commonscale.errors import TooManyCategories
+from commonscale.protocols.categories import powers
+
+LEAST = 16
+MOST = 1 << 20
+
+REVEALS = "a power of two that no site's number of values in each column exceeds"
+
+
+async def party(ch: Channel, columns: Sequence[str], sizes: Sequence[int], declared: int) -> list[int]:
+    """Role of a site: a bound a column."""
+    most = declared or MOST
+    for column, size in zip(columns, sizes, strict=True):
+        if size > most:
+            raise TooManyCategories(
+                f"{ch.me}: column {column!r} has more than {most:,} different values.",
+                "Declare a larger max_categories." if declared else "It is hardly a categorical column; leave it out.",
+            )
+    if declared:
+        return [declared] * len(columns)
+    return _in_range(await powers.party(ch, [max(size, LEAST) for size in sizes]))
+
+
+async def coordinator(ch: Channel, columns: Sequence[str], declared: int) -> list[int]:
+    """Role of the coordinator."""
+    return [declared] * len(columns) if declared else _in_range(await powers.coordinator(ch, len(columns)))
+
+
+def _in_range(bounds: Sequence[int]) -> list[int]:
+    # A coordinator that answers nonsense gets a bound in range; sites whose sets do not fit it say so.
+    return [min(max(bound, LEAST), MOST) for bound in bounds]

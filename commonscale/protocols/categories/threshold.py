@@ -1,0 +1,310 @@
+"""`otmppsi`: values that at least t sites hold get one identifier; nobody learns which others two sites share.
+
+Over-threshold multi-party private set intersection of Mahdavi et al. 2020, as in section 7.1 of "Privacy-Preserving
+Tabular Data Transformation in FL". All columns in one run. The keyholder is the first site of the ring, the
+reconstructor the last.
+1. Every site gets OPRF tokens of its values from the keyholder (see tokens), and makes shares of them
+   (crypto.overthreshold): a polynomial through 0 that only the value decides, at the site's own x.
+2. It sends the shares in tables that random numbers fill, sealed, to the reconstructor.
+3. The reconstructor tries every t sites on every cell. It tells each site, sealed, in which cells its value is a hit,
+   and with whom.
+4. The first holder of a value in the ring sends its identifier, sealed, to the other holders.
+
+With t = 2 a share is c·x: all holders have the same share/x = c. Sites send c (a token) instead, and the reconstructor
+sorts and merges; `general` takes the long way nevertheless.
+
+Differs from the paper: shares come from an OPRF, so one answer of the keyholder serves any t; but whoever knows a
+value's token knows all its shares, and the reconstructor, who sees everyone's tables, would find its own values there
+also below the threshold. So with t > 2 the reconstructor never has the tokens of its values: the keyholder answers it
+through the coordinator, who takes the blinding away, computes the reconstructor's shares, and sends it these alone. One
+share of a value says nothing of the others. Bins hold one share instead of β.
+
+Reveals: to the reconstructor, for each value that t sites hold, which sites hold it (not which value, unless it is
+its own); to the holders of such a value, that the first holder has it, and to that one who else has it. To the
+coordinator, nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from commonscale.channel import Channel
+from commonscale.concurrency import concurrently, offload
+from commonscale.errors import BadMessage
+from commonscale.protocols.categories import matching, tokens
+from commonscale.protocols.categories.items import Identifiers, Values
+from commonscale.slot import HUB
+from commonscale.v1 import protocols_pb2 as wire
+from crypto import oprf, overthreshold
+from crypto.overthreshold import EMPTY, Hit, Shape
+
+NO_CLASS = 0xFFFF_FFFF
+_ENTRY = np.dtype([("class", "<u4"), ("identifier", "<u4")])
+
+REVEALS_HITS = "which sites hold each of the anonymous values that at least {t} sites hold"
+REVEALS_OWNERS = (
+    "of its own values that at least {t} sites hold: who holds it first in the ring; to that site, who else"
+)
+
+# What a site's item in a place is, and where a class of values is held: the same for both ways to find hits.
+Classes = dict[int, tuple[int, frozenset[int]]]
+
+
+async def party(
+    ch: Channel, values: Values, mine: Identifiers, bound: int, threshold: int, *, general: bool = False
+) -> Identifiers:
+    """Role of a site: my identifiers, with the first holder's in place of mine where t sites hold a value."""
+    items = values.items()
+    way = _General(ch, items, Shape(threshold, bound)) if general or threshold > 2 else _Shortcut(ch, items, bound)
+    occupied = await way.send_shares()  # 1. and 2.
+    reconstructor = ch.parties[-1]
+    if ch.me == reconstructor:
+        await way.reconstruct()  # 3.
+    hits = await ch.recv(wire.Hits, reconstructor) if ch.me != reconstructor else way.own_hits()
+    found = _classes(ch, hits, occupied, len(items))
+    return await _exchange(ch, mine, found, bound)  # 4.
+
+
+async def coordinator(ch: Channel, bound: int, threshold: int) -> None:
+    """Role of the coordinator: with t > 2, makes the reconstructor's shares from what says nothing to it."""
+    if threshold == 2:
+        return
+    keyholder, reconstructor = ch.parties[0], ch.parties[-1]
+    evaluated = (await ch.recv(wire.EvaluatedItems, keyholder)).points
+    inverses = (await ch.recv(wire.Unblinding, reconstructor)).scalars
+    points = tokens.split_points(ch, keyholder, evaluated, bound)
+    scalars = tokens.split_points(ch, reconstructor, inverses, bound)
+
+    def shares() -> wire.OwnShares:
+        found = tokens.finalize(ch, keyholder, scalars, points)
+        made = overthreshold.gen_shares(found, len(ch.parties), threshold)
+        places = b"".join(map(overthreshold.place_key, found))
+        return wire.OwnShares(places=places, shares=overthreshold.to_bytes(made))
+
+    await ch.send(reconstructor, wire.OwnShares, partial(offload, shares))
+
+
+class _General:
+    """Tables of shares."""
+
+    def __init__(self, ch: Channel, items: Sequence[bytes], shape: Shape) -> None:
+        self.ch, self.items, self.shape = ch, items, shape
+        self._own: NDArray[np.uint64] | None = None
+        self._hits: dict[str, wire.Hits] = {}
+
+    async def send_shares(self) -> NDArray[np.int64]:
+        """Which of my items stands in each cell."""
+        ch, keyholder, reconstructor = self.ch, self.ch.parties[0], self.ch.parties[-1]
+        if ch.me == reconstructor:
+            places, shares = await self._own_shares(keyholder)
+        else:
+            found = await self._tokens(keyholder, reconstructor)
+            places = list(map(overthreshold.place_key, found))
+            x = ch.parties.index(ch.me) + 1
+            shares = await offload(overthreshold.gen_shares, found, x, self.shape.threshold)
+        occupied = (await offload(overthreshold.occupants, places, self.shape)).ravel()
+        if ch.me == reconstructor:
+            kept = await ch.keep("OwnTables", lambda: overthreshold.to_bytes(overthreshold.fill(shares, occupied)))
+            self._own = overthreshold.from_bytes(kept, self.shape.cells)
+            return occupied
+
+        def filled() -> wire.ShareTables:
+            return wire.ShareTables(shares=overthreshold.to_bytes(overthreshold.fill(shares, occupied)))
+
+        await ch.send(reconstructor, wire.ShareTables, partial(offload, filled))
+        return occupied
+
+    async def _tokens(self, keyholder: str, reconstructor: str) -> list[bytes]:
+        ch = self.ch
+        if ch.me != keyholder:
+            return await tokens.ask(ch, keyholder, self.items, self.shape.items)
+        key = await tokens.own_key(ch)
+        through = HUB if self.shape.threshold > 2 else reconstructor
+        bound = self.shape.items
+        await concurrently(
+            [
+                partial(tokens.answer_all, ch, key, ch.parties[1:-1], bound),
+                partial(tokens.answer, ch, key, reconstructor, bound, through),
+            ]
+        )
+        return await offload(oprf.tokens, key, self.items)
+
+    async def _own_shares(self, keyholder: str) -> tuple[list[bytes], NDArray[np.uint64]]:
+        """The reconstructor's: by way of the coordinator, unless t = 2 lets it know everything about its own anyway."""
+        ch, bound = self.ch, self.shape.items
+        if self.shape.threshold == 2:
+            found = await tokens.ask(ch, keyholder, self.items, bound)
+            made = overthreshold.gen_shares(found, len(ch.parties), 2)
+            return list(map(overthreshold.place_key, found)), made
+        inverses = await tokens.send_blinded(ch, keyholder, self.items, bound)
+
+        def unblinding() -> wire.Unblinding:
+            dummies = (oprf.gen_blind() for _ in range(bound - len(inverses)))
+            return wire.Unblinding(scalars=b"".join([*inverses, *dummies]))
+
+        await ch.send(HUB, wire.Unblinding, partial(offload, unblinding))
+        told = await ch.recv(wire.OwnShares, HUB)
+        places = tokens.split_points(ch, HUB, told.places, bound)[: len(self.items)]
+        shares = _shares(ch, "the coordinator", told.shares, bound)
+        return places, shares[: len(self.items)]
+
+    async def reconstruct(self) -> None:
+        """Role of the reconstructor."""
+        assert self._own is not None
+        ch = self.ch
+        received = await ch.gather(wire.ShareTables)
+        tables = {ch.parties.index(s): _shares(ch, s, m.shares, self.shape.cells) for s, m in received.items()}
+        tables[len(ch.parties) - 1] = self._own
+        hits = await offload(overthreshold.reconstruct, tables, self.shape.threshold)
+        self._hits = {
+            site: _hits_of(number, hits, self.shape.cells, len(ch.parties)) for number, site in enumerate(ch.parties)
+        }
+        await _tell(ch, self._hits)
+
+    def own_hits(self) -> wire.Hits:
+        """What the reconstructor would tell itself."""
+        return self._hits[self.ch.me]
+
+
+class _Shortcut:
+    """t = 2: tokens, sorted and merged."""
+
+    def __init__(self, ch: Channel, items: Sequence[bytes], bound: int) -> None:
+        self.ch, self.items, self.bound = ch, items, bound
+        self._own: list[bytes] = []
+        self._hits: dict[str, wire.Hits] = {}
+
+    async def send_shares(self) -> NDArray[np.int64]:
+        """Which of my items stands in each place of my ordered tokens."""
+        ch, keyholder, reconstructor = self.ch, self.ch.parties[0], self.ch.parties[-1]
+        if ch.me == keyholder:
+            key = await tokens.own_key(ch)
+            found = await offload(oprf.tokens, key, self.items)
+            await tokens.answer_all(ch, key, ch.parties[1:], self.bound)
+        else:
+            found = await tokens.ask(ch, keyholder, self.items, self.bound)
+        short = [token[: matching.TOKEN_BYTES] for token in found]
+        mixed = await ch.keep("Mixed", lambda: matching.mixed([len(short)], short, [self.bound]))
+        if ch.me != reconstructor:
+            await ch.send(reconstructor, wire.Tokens, lambda: wire.Tokens(tokens=mixed))
+        self._own = matching.pieces(mixed)
+        occupied = np.full(self.bound, EMPTY, dtype=np.int64)
+        occupied[matching.places(ch, mixed, short)] = np.arange(len(short))
+        return occupied
+
+    async def reconstruct(self) -> None:
+        """Role of the reconstructor."""
+        ch, size = self.ch, self.bound * matching.TOKEN_BYTES
+        received = await ch.gather(wire.Tokens)
+        for site, message in received.items():
+            if len(message.tokens) != size:
+                raise BadMessage(f"{site} sent {len(message.tokens)} bytes of tokens in {ch.run} instead of {size}.")
+        sets = {site: matching.pieces(message.tokens) for site, message in received.items()} | {ch.me: self._own}
+        self._hits = await offload(_merge, ch.parties, sets)
+        await _tell(ch, self._hits)
+
+    def own_hits(self) -> wire.Hits:
+        """What the reconstructor would tell itself."""
+        return self._hits[self.ch.me]
+
+
+def _merge(parties: Sequence[str], sets: Mapping[str, Sequence[bytes]]) -> dict[str, wire.Hits]:
+    """Equal tokens of two sites or more are a class; classes are numbered in the order of the tokens."""
+    holders: dict[bytes, set[int]] = {}
+    for number, site in enumerate(parties):
+        for token in sets[site]:
+            holders.setdefault(token, set()).add(number)
+    shared = {token: at for at, token in enumerate(sorted(t for t, sites in holders.items() if len(sites) > 1))}
+    found = {}
+    for site in parties:
+        rows = [(shared.get(token, NO_CLASS), holders[token]) for token in sets[site]]
+        found[site] = _hits([row[0] for row in rows], [row[1] for row in rows], len(parties))
+    return found
+
+
+def _hits_of(site: int, hits: Sequence[Hit], cells: int, sites: int) -> wire.Hits:
+    """A site's view of the hits: a cell is its own class, and a site is in at most one hit a cell."""
+    classes, members = [NO_CLASS] * cells, [set[int]() for _ in range(cells)]
+    for hit in hits:
+        if site in hit.members:
+            classes[hit.cell], members[hit.cell] = hit.cell, set(hit.members)
+    return _hits(classes, members, sites)
+
+
+def _hits(classes: Sequence[int], members: Sequence[set[int]], sites: int) -> wire.Hits:
+    """For every place, hit or not: the length says nothing."""
+    bits = np.zeros((len(classes), sites), dtype=np.uint8)
+    for row, (number, group) in enumerate(zip(classes, members, strict=True)):
+        if number != NO_CLASS:
+            bits[row, list(group)] = 1
+    return wire.Hits(classes=np.array(classes, dtype="<u4").tobytes(), members=np.packbits(bits, axis=1).tobytes())
+
+
+async def _tell(ch: Channel, hits: Mapping[str, wire.Hits]) -> None:
+    others = {site: found for site, found in hits.items() if site != ch.me}
+    await ch.scatter(wire.Hits, {site: partial(_itself, found) for site, found in others.items()})
+
+
+def _itself(message: wire.Hits) -> wire.Hits:
+    return message
+
+
+def _classes(ch: Channel, hits: wire.Hits, occupied: NDArray[np.int64], items: int) -> list[Classes]:
+    """For each of my items its classes and their members; dummies are no items."""
+    sites, width = len(ch.parties), (len(ch.parties) + 7) // 8
+    if len(hits.classes) != 4 * len(occupied) or len(hits.members) != width * len(occupied):
+        raise BadMessage(f"{ch.parties[-1]} sent Hits of another size in {ch.run} than there are places.")
+    classes = np.frombuffer(hits.classes, "<u4")
+    bits = np.unpackbits(np.frombuffer(hits.members, np.uint8).reshape(-1, width), axis=1, count=sites)
+    found: list[Classes] = [{} for _ in range(items)]
+    for place in np.flatnonzero((classes != NO_CLASS) & (occupied != EMPTY)).tolist():
+        found[occupied[place]][int(classes[place])] = (place, frozenset(np.flatnonzero(bits[place]).tolist()))
+    return found
+
+
+async def _exchange(ch: Channel, mine: Identifiers, found: Sequence[Classes], bound: int) -> Identifiers:
+    """Step 4: each holder takes the identifier of the first."""
+    me = ch.parties.index(ch.me)
+    members = [frozenset[int]().union(*(group for _, group in classes.values())) for classes in found]
+    entries: dict[int, list[tuple[int, int]]] = {site: [] for site in range(me + 1, len(ch.parties))}
+    for number, (classes, group) in enumerate(zip(found, members, strict=True)):
+        if group and min(group) == me:
+            for site in group - {me}:
+                common = next(c for c, (_, both) in classes.items() if site in both)
+                entries[site].append((common, int(mine[number])))
+    messages = {ch.parties[site]: partial(_identifiers, pairs, bound) for site, pairs in entries.items()}
+    await ch.scatter(wire.ClassIdentifiers, messages)
+    adopted = mine.copy()
+    of_class = {number: item for item, classes in enumerate(found) for number in classes}
+    earlier = ch.parties[:me]
+    received = await concurrently([partial(ch.recv, wire.ClassIdentifiers, site) for site in earlier])
+    for name, message in zip(earlier, received, strict=True):
+        for number, identifier in _entries(ch, name, message.entries, bound):
+            if number not in of_class:
+                raise BadMessage(f"{name} sent an identifier in {ch.run} of a value that {ch.me} does not share.")
+            adopted[of_class[number]] = min(int(adopted[of_class[number]]), identifier)
+    return adopted
+
+
+def _identifiers(pairs: Sequence[tuple[int, int]], bound: int) -> wire.ClassIdentifiers:
+    """Filled up to the bound: the length says nothing."""
+    rows = np.array([*pairs, *((NO_CLASS, 0),) * (bound - len(pairs))], dtype=_ENTRY)
+    return wire.ClassIdentifiers(entries=rows.tobytes())
+
+
+def _entries(ch: Channel, site: str, raw: bytes, bound: int) -> list[tuple[int, int]]:
+    if len(raw) != _ENTRY.itemsize * bound:
+        raise BadMessage(f"{site} sent {len(raw)} bytes of identifiers in {ch.run} instead of {8 * bound}.")
+    rows = np.frombuffer(raw, _ENTRY)
+    return [(int(row["class"]), int(row["identifier"])) for row in rows if row["class"] != NO_CLASS]
+
+
+def _shares(ch: Channel, sender: str, raw: bytes, rows: int) -> NDArray[np.uint64]:
+    try:
+        return overthreshold.from_bytes(raw, rows)
+    except ValueError as error:
+        raise BadMessage(f"{sender} sent shares in {ch.run} that cannot be: {error}.") from None

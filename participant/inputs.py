@@ -1,0 +1,84 @@
+"""What a step may ask its site for: the pinned table, what an earlier job left, a model file."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from commonscale.errors import StateLost, UnreadableData
+from commonscale.protocols.categories.layout import Remembered
+from commonscale.transforms import fasttext
+from commonscale.transforms.categories import Dictionary
+from participant.data import PinnedTable
+
+# In a job's results, for the site's own eyes: its values and their identifiers.
+MEMORY_FILE = "identifiers.json"
+
+
+@dataclass(frozen=True)
+class ModelFile:
+    """A fastText model."""
+
+    path: Path
+    dimension: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class SiteInputs(PinnedTable):
+    """A table with everything around it."""
+
+    results: Path
+    models: Mapping[str, Path]
+
+    def remembered(self, job_id: str, columns: Sequence[str]) -> Remembered | None:
+        """This site's identifiers of these columns in an earlier job; None if it was not in it."""
+        path = self.results / job_id / MEMORY_FILE
+        try:
+            memories = json.loads(path.read_bytes())
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError):
+            raise StateLost(f"{self.table.site} cannot read what it kept of job {job_id}.") from None
+        for memory in memories:
+            if memory["columns"] == list(columns):
+                dictionaries = tuple(
+                    Dictionary(tuple(d["values"]), tuple(d["identifiers"]), d["size"], tuple(d["infrequent"]))
+                    for d in memory["dictionaries"]
+                )
+                if any(dictionary.infrequent for dictionary in dictionaries):
+                    raise StateLost(
+                        f"Job {job_id} grouped rare values, and what was rare then cannot be told apart now.",
+                        "Submit the job without `extends`.",
+                    )
+                return Remembered(dictionaries, bytes.fromhex(memory["layout"]))
+        raise StateLost(
+            f"Job {job_id} had no step with exactly these columns at {self.table.site}.",
+            "Name the same columns in the same order.",
+        )
+
+    def model(self, name: str) -> ModelFile:
+        """A fastText model of this site."""
+        path = self.models.get(name)
+        if path is None:
+            raise UnreadableData(
+                f"{self.table.site} has no model {name!r}.", "Name its file under [models] in its configuration."
+            )
+        try:
+            found = fasttext.Model(path)
+            return ModelFile(path.absolute(), found.dimension, _sha256(path, path.stat().st_mtime_ns))
+        except (OSError, ValueError) as error:
+            raise UnreadableData(f"{self.table.site}: model {name!r} cannot be used: {error}") from None
+
+
+@lru_cache(maxsize=16)
+def _sha256(path: Path, _changed_ns: int) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(1 << 20):
+            digest.update(chunk)
+    return digest.hexdigest()
