@@ -95,7 +95,7 @@ class LocalFederation:
     def __init__(
         self, directory: Path, data: Mapping[str, Path | Mapping[str, Path]], *,
         policies: Mapping[str, Mapping[str, Any]] | None = None, missing: Sequence[str] = (), database: str = "sqlite:///coordinator.db",
-        entry: Mapping[str, Sequence[str]] | None = None,
+        entry: Mapping[str, Sequence[str]] | None = None, models: Mapping[str, Path] | None = None,
     ) -> None:  # fmt: skip
         self.directory = directory
         self.sites = list(data)
@@ -105,6 +105,7 @@ class LocalFederation:
         self.coordinator = self._coordinator(database)
         self._data = data
         self._missing = list(missing)
+        self._models = models or {}
         self.participants: dict[str, Process] = {}
 
     def __enter__(self) -> LocalFederation:
@@ -197,9 +198,10 @@ class LocalFederation:
             f"[data.{name}]\npath = {json.dumps(str(path))}\nmissing = {json.dumps(self._missing)}\n"
             for name, path in tables.items()
         )
+        models = "".join(f"{name} = {json.dumps(str(path))}\n" for name, path in self._models.items())
         text = (
             f'coordinator = "127.0.0.1:{self.port}"\nhttp_listen = "127.0.0.1:0"\n'
-            f"{_toml_tls(tls)}{sources}[policy]\n{policy}"
+            f"{_toml_tls(tls)}{sources}[policy]\n{policy}[models]\n{models}"
         )
         replace_file(directory / "participant.toml", text.encode())
         entry = self._entry.get(site, [sys.executable, "-m", "commonscale", "participant"])

@@ -87,6 +87,8 @@ class DuckTable:
 
     def check_numeric(self, columns: Sequence[str]) -> None:
         """Raise unless every column holds finite numbers or nothing."""
+        if not columns:
+            return
         for column, kind in self.kinds(columns).items():
             if kind != "number":
                 raise WrongType(

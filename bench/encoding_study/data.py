@@ -127,7 +127,8 @@ GERMAN = Dataset(
     read=_german,
     columns=(
         "checking", "duration", "history", "purpose", "amount", "savings", "employment", "rate", "personal", "debtors",
-        "residence", "property", "age", "plans", "housing", "credits", "job", "liable", "telephone", "foreign", "credit",
+        "residence", "property", "age", "plans", "housing", "credits", "job", "liable", "telephone", "foreign",
+        "credit",
     ),
     categorical=(
         "checking", "history", "purpose", "savings", "employment", "personal", "debtors", "property", "plans",

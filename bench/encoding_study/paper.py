@@ -50,9 +50,15 @@ UNIQUE = "about the number of distinct values of a column"
 TABLE_5 = {
     "local": Cost("O(1)", None, "|N| + one-hot", 0.154, "widths"),
     # Without exponents in our copy of the text: "4n - 2n - 1"; a ring and n(n - 1) executions of 4 messages.
-    "psi (apsi)": Cost("4n² - 2n - 1", lambda n: 4 * n * n - 2 * n - 1, "|N| + one-hot", 0.0, f"{UNIQUE}; intersections"),
+    "psi (apsi)": Cost(
+        "4n² - 2n - 1", lambda n: 4 * n * n - 2 * n - 1, "|N| + one-hot", 0.0, f"{UNIQUE}; intersections"
+    ),
     "psi (ot-mp-psi)": Cost(
-        "8n - 7 + sum of (n - i)", lambda n: 8 * n - 7 + n * (n - 1) // 2, "|N| + one-hot", 0.0, f"{UNIQUE}; intersections"
+        "8n - 7 + sum of (n - i)",
+        lambda n: 8 * n - 7 + n * (n - 1) // 2,
+        "|N| + one-hot",
+        0.0,
+        f"{UNIQUE}; intersections",
     ),
     "ring": Cost("2n - 1", lambda n: 2 * n - 1, "|N| + one-hot", 0.182, UNIQUE),
     "bytes-norm": Cost("2n - 2", lambda n: 2 * n - 2, "|V|", 0.526, "z-score statistics"),

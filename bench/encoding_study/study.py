@@ -79,6 +79,30 @@ def run(
     return rows
 
 
+def sites(plan: Plan, directory: Path, *, seed: int = 0) -> list[dict[str, Any]]:
+    """How much the sites differ: one row for each, of the first seed."""
+    rows = []
+    for name in plan.datasets:
+        federation = federate(DATASETS[name], DATASETS[name].load(directory), plan, seed)
+        held = federation.values()
+        for i, site in enumerate(federation.sites):
+            labels = np.concatenate([site.train.labels, site.test.labels])
+            rows.append(
+                {
+                    "dataset": name,
+                    "site": i + 1,
+                    "rows": len(labels),
+                    "positive": float(labels.mean()),
+                    "values": sum(map(len, held[i])),
+                    "values_of_all": sum(map(len, federation.union())),
+                    "columns_without_a_value": sum(
+                        len(v) < len(u) for v, u in zip(held[i], federation.union(), strict=True)
+                    ),
+                }
+            )
+    return rows
+
+
 def federate(dataset: Dataset, table: Table, plan: Plan, seed: int) -> Federation:
     """Rows dealt out to sites, each site's split into training and test rows."""
     if plan.most_rows is not None and len(table) > plan.most_rows:
@@ -120,7 +144,10 @@ def train(
         )
         predictions = [predict(architecture, weights, part.x) for part in encoded.test]
         matrices.append(
-            sum((confusion(p.y, found) for p, found in zip(encoded.test, predictions, strict=True)), np.zeros((2, 2), int))
+            sum(
+                (confusion(p.y, found) for p, found in zip(encoded.test, predictions, strict=True)),
+                np.zeros((2, 2), int),
+            )
         )
     return weights, matrices
 

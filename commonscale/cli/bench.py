@@ -105,6 +105,34 @@ def ppf(
 
 
 @app.command()
+def encode(
+    sites: Annotated[int, typer.Option(min=3, max=100, help="Sites.")] = 4,
+    variants: Annotated[str | None, typer.Option(help="Comma-separated; see docs/benchmarks.md.")] = None,
+    categories: Annotated[
+        int, typer.Option(min=0, max=1_000_000, help="So many made-up categories a site in one column; 0: Adult.")
+    ] = 0,
+    fasttext_model: Annotated[Path | None, typer.Option(help="A fastText .bin file, for variant fasttext.")] = None,
+    repeats: Annotated[int, typer.Option(min=1, max=100, help="The median of this many jobs is shown.")] = 1,
+    output: FormatOption = Format.TEXT,
+) -> None:
+    """Every encoding of categorical columns over real processes and mTLS, compared with the pooled dictionary."""
+    from bench import encode as benchmark
+    from bench import report
+
+    chosen = variants.split(",") if variants else list(benchmark.DEFAULT)
+    for variant in chosen:
+        if variant not in benchmark.STEPS:
+            known = ", ".join(benchmark.STEPS)
+            raise typer.BadParameter(f"{variant!r} is none of {known}", param_hint="--variants")
+    with _scratch("preparing") as (directory, say):
+        rows = benchmark.measure(
+            directory, sites=sites, categories=categories, variants=chosen, model=fasttext_model, repeats=repeats,
+            say=say,
+        )  # fmt: skip
+    report.publish("encode", rows, output)
+
+
+@app.command()
 def ckks(
     parties: Annotated[int, typer.Option(min=3, max=100, help="Sites.")] = 10,
     ring: Annotated[int, typer.Option(help="14 (profile standard), 15 (high-latency); 11 is a quick try.")] = 14,

@@ -81,24 +81,26 @@ async def coordinator(ch: Channel, columns: Sequence[str]) -> tuple[Floats, Floa
     return split(await search_coordinator(ch, 2 * len(columns)), len(columns))
 
 
-async def search_party(ch: Channel, mine: Keys, bits: int = KEY_BITS) -> Keys:
-    """A site's part in finding the first bits of the smallest of all sites' keys."""
+async def search_party(ch: Channel, mine: Keys, bits: int = KEY_BITS, *, agree: bool = True) -> Keys:
+    """A site's part in finding the first bits of the smallest of all sites' keys; step 3 may be left to the caller."""
     search, transcript, number = Smallest(len(mine), bits), Transcript(), 0
     while search:  # 2.
         number += 1
         answer = partial(search.answers, mine)
         search.take(await private_or.party(ch.scope(str(number)), search.question_count(), answer, transcript))
-    await agreement.party(ch, transcript.digest)  # 3.
+    if agree:
+        await agreement.party(ch, transcript.digest)  # 3.
     return search.low
 
 
-async def search_coordinator(ch: Channel, searches: int, bits: int = KEY_BITS) -> Keys:
+async def search_coordinator(ch: Channel, searches: int, bits: int = KEY_BITS, *, agree: bool = True) -> Keys:
     """The coordinator's part."""
     search, transcript, number = Smallest(searches, bits), Transcript(), 0
     while search:  # 2.
         number += 1
         search.take(await private_or.coordinator(ch.scope(str(number)), search.question_count(), transcript))
-    await agreement.coordinator(ch)  # 3.
+    if agree:
+        await agreement.coordinator(ch)  # 3.
     return search.low
 
 

@@ -1384,6 +1384,7 @@ class Layout(_message.Message):
     SIZES_FIELD_NUMBER: _builtins.int
     INFREQUENT_FIELD_NUMBER: _builtins.int
     DIGEST_FIELD_NUMBER: _builtins.int
+    CONFIRMATION_FIELD_NUMBER: _builtins.int
     digest: _builtins.bytes
     @_builtins.property
     def sizes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
@@ -1391,16 +1392,21 @@ class Layout(_message.Message):
     def infrequent(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Of them, how many are shared by rare values."""
 
+    @_builtins.property
+    def confirmation(self) -> Global___Confirmation:
+        """The sender's signed word on the three."""
+
     def __init__(
         self,
         *,
         sizes: _abc.Iterable[_builtins.int] | None = ...,
         infrequent: _abc.Iterable[_builtins.int] | None = ...,
         digest: _builtins.bytes = ...,
+        confirmation: Global___Confirmation | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["confirmation", b"confirmation"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["digest", b"digest", "infrequent", b"infrequent", "sizes", b"sizes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["confirmation", b"confirmation", "digest", b"digest", "infrequent", b"infrequent", "sizes", b"sizes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

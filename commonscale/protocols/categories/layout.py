@@ -129,12 +129,13 @@ async def coordinator(ch: Channel, domains: Sequence[int], wish: Wish) -> Public
         if wish.extends:
             await hidden_sum.coordinator_vector(ch.scope("numbers"), 2 * sum(domains))  # 3.
     gathered = await ch.gather(wire.Layout)  # 5.
-    (first, reference), *others = gathered.items()
-    for site, found in others:
-        if found != reference:
+    found = {site: Public(tuple(m.sizes), tuple(m.infrequent), m.digest) for site, m in gathered.items()}
+    first = ch.parties[0]
+    for site, public in found.items():
+        if public != found[first]:
             raise Disagreement(f"{site} has another layout than {first} in {ch.run}.")
-    await agreement.coordinator(ch.scope("layout"))
-    return Public(tuple(reference.sizes), tuple(reference.infrequent), reference.digest)
+    await ch.broadcast(wire.Confirmations(confirmations=[m.confirmation for m in gathered.values()]))
+    return found[first]
 
 
 class Flat:
@@ -272,10 +273,16 @@ def _public(
 
 
 async def _party_agree(ch: Channel, public: Public) -> None:
-    """Step 5."""
+    """Step 5: my layout with my signed word on it; then everyone's word."""
     mine = wire.Layout(sizes=public.sizes, infrequent=public.infrequent, digest=public.digest)
-    await ch.send(HUB, wire.Layout, lambda: mine)
-    await agreement.party(ch.scope("layout"), mine.SerializeToString(deterministic=True))
+    value = mine.SerializeToString(deterministic=True)
+
+    def confirmed() -> wire.Layout:
+        mine.confirmation.CopyFrom(agreement.confirm(ch, value))
+        return mine
+
+    await ch.send(HUB, wire.Layout, confirmed)
+    agreement.verify(ch, (await ch.recv_broadcast(wire.Confirmations)).confirmations, value)
 
 
 def _dictionaries(
