@@ -138,6 +138,10 @@ class TooManyCategories(DataError):
     """A column has more different values than the job's bound."""
 
 
+class UnknownCategory(DataError):
+    """A column holds a value that its encoder was not fitted with."""
+
+
 class UnreadableData(DataError):
     """The data source cannot be read."""
 

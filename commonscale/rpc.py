@@ -72,6 +72,7 @@ WIRE_STATUS: dict[type[errors.CommonscaleError], grpc.StatusCode] = {
     errors.InfiniteValues: grpc.StatusCode.FAILED_PRECONDITION,
     errors.OutOfRange: grpc.StatusCode.FAILED_PRECONDITION,
     errors.TooManyCategories: grpc.StatusCode.FAILED_PRECONDITION,
+    errors.UnknownCategory: grpc.StatusCode.FAILED_PRECONDITION,
     errors.UnreadableData: grpc.StatusCode.FAILED_PRECONDITION,
     errors.DataChanged: grpc.StatusCode.FAILED_PRECONDITION,
 }

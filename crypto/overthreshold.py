@@ -2,12 +2,14 @@
 
 Mahdavi et al. 2020, with shares from an OPRF token T of each value and two lanes over GF(2^61 - 1):
 
-coefficients  c_1 … c_{t-1} = H(T)
+coefficients  c_1 … c_{t-1} = H(T, table)
 share         f(x_i) = c_1·x_i + … + c_{t-1}·x_i^{t-1} of site i: f(0) = 0
 table         a site's shares in bins, at most one a bin, and random numbers in all others
 hit           t sites whose shares in one bin of one table interpolate to 0 at 0, in both lanes
 
-Fewer than t shares of a value are uniform. A second lane makes false hits as rare as 2^-122 a try.
+Fewer than t shares of a value in a table are uniform, and those in two tables have nothing to do with each other: if a
+share came back in another table, it would stand out from the random numbers. A second lane makes false hits as rare as
+2^-122 a try.
 
 Bins hold one share, so that t sites cost one interpolation a bin instead of β^t. A value that loses its bin to another
 of its site would not be found there; so there are 30 tables in pairs. In the first of a pair the smaller hash wins a
@@ -69,21 +71,21 @@ def place_key(token: bytes) -> bytes:
 
 
 def gen_shares(tokens: Sequence[bytes], x: int, threshold: int) -> Elements:
-    """f(x) of each token, a row a token, a column a lane."""
-    total: Elements = np.zeros((len(tokens), LANES), dtype=np.uint64)
+    """f(x) of each token in each table: (tokens, tables, lanes)."""
+    total: Elements = np.zeros((len(tokens), TABLES, LANES), dtype=np.uint64)
     coefficients = _coefficients(tokens, threshold)
     power = np.uint64(x)
     for k in range(threshold - 1):
-        total = field61.add(total, field61.multiply(coefficients[:, k], np.full_like(total, power)))
+        total = field61.add(total, field61.multiply(coefficients[:, :, k], np.full_like(total, power)))
         power = np.uint64(int(power) * x % field61.PRIME)
     return total
 
 
 def _coefficients(tokens: Sequence[bytes], threshold: int) -> Elements:
-    """Sixteen bytes for every coefficient and lane: what is left of 2^128 modulo p is uniform up to 2^-67."""
-    size = 16 * LANES * (threshold - 1)
+    """Sixteen bytes for every table, coefficient and lane: what is left of 2^128 modulo p is uniform up to 2^-67."""
+    size = 16 * TABLES * LANES * (threshold - 1)
     raw = b"".join(hashlib.shake_256(b"commonscale/v1/otmppsi/share\0" + t).digest(size) for t in tokens)
-    words = np.frombuffer(raw, "<u8").reshape(len(tokens), threshold - 1, LANES, 2).astype(np.uint64)
+    words = np.frombuffer(raw, "<u8").reshape(len(tokens), TABLES, threshold - 1, LANES, 2).astype(np.uint64)
     # high·2^64 + low, and 2^64 is 8.
     high, low = field61.reduce(words[..., 1]), field61.reduce(words[..., 0])
     return field61.add(field61.multiply(high, np.full_like(high, np.uint64(8))), low)
@@ -112,8 +114,8 @@ def fill(
     noise = np.frombuffer(random_bytes(16 * LANES * occupied.size), "<u8").reshape(-1, 2).astype(np.uint64)
     high, low = field61.reduce(noise[:, 1]), field61.reduce(noise[:, 0])
     filled = field61.add(field61.multiply(high, np.full_like(high, np.uint64(8))), low).reshape(-1, LANES)
-    there = occupied.ravel() != EMPTY
-    filled[there] = shares[occupied.ravel()[there]]
+    there = np.flatnonzero(occupied.ravel() != EMPTY)
+    filled[there] = shares[occupied.ravel()[there], there // (occupied.size // TABLES)]
     return filled
 
 

@@ -189,6 +189,7 @@ async def _answer(site: Site, job: SiteJob, pipeline: Pipeline, ch: Channel, key
 async def _consent(site: Site, job: SiteJob, pipeline: Pipeline, ch: Channel) -> list[Column]:
     """The schema, if policy, data and (where asked for) a person agree."""
     policy.check_request(site.policy, pipeline, job.analyst)
+    policy.check_machine(pipeline)
     schema = await offload(_inspect, site, pipeline)
     if site.policy.approval == "manual":
         await _await_approval(site, job, ch)

@@ -8,6 +8,7 @@ from commonscale.config import Policy
 from commonscale.encodingspec import IdentifierStep, TargetStep
 from commonscale.errors import Refused
 from commonscale.pipeline import Pipeline
+from crypto import native_apsi
 
 
 def check_request(policy: Policy, pipeline: Pipeline, analyst: str) -> None:
@@ -29,6 +30,17 @@ def check_request(policy: Policy, pipeline: Pipeline, analyst: str) -> None:
         for column in dict.fromkeys([*step.columns, *step.numeric_columns]):
             if not _any_match(column, policy.columns):
                 raise Refused(f"Its policy does not allow the column {column!r}.")
+
+
+def check_machine(pipeline: Pipeline) -> None:
+    """Raise Refused where a step asks for what this machine cannot run: now, and not in the middle of the job."""
+    if any(
+        isinstance(step, IdentifierStep) and step.backend == "native" and _compares(step) for step in pipeline.steps
+    ):
+        try:
+            native_apsi.available()
+        except native_apsi.UnavailableError as error:
+            raise Refused(f"Its machine cannot run backend 'native': {error}") from None
 
 
 def _compares(step: IdentifierStep) -> bool:

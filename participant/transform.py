@@ -11,8 +11,9 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 
-from commonscale.errors import ConfigError
+from commonscale.errors import ConfigError, UnknownCategory
 from commonscale.transforms.columns import dense
+from commonscale.transforms.encoders import UnknownValueError
 from participant.data import DuckTable
 
 # Of one piece of the output: one-hot columns are many, and a batch of the table has many rows.
@@ -34,7 +35,11 @@ def write_transformed(table: DuckTable, estimator: Any, output: Path) -> Iterato
     fresh = output.with_name(output.name + ".new")
     try:
         for piece in _pieces(batches, max(1, _CELLS_AT_ONCE // max(1, len(outputs)))):
-            transformed = _transform(piece, estimator, columns, outputs, set(categorical))
+            try:
+                transformed = _transform(piece, estimator, columns, outputs, set(categorical))
+            except UnknownValueError as error:
+                remedy = "Run a job on the new table, or one with handle_unknown = 'ignore'."
+                raise UnknownCategory(f"{table.name}: {error}", remedy) from None
             if writer is None:
                 writer = _writer(output, fresh, transformed.schema)
             writer.write_batch(transformed)

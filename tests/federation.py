@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import anyio
 import numpy as np
@@ -18,8 +19,11 @@ from commonscale.mailbox import MemoryMailbox
 from commonscale.pipeline import Pipeline
 from commonscale.pki import CertificateAuthority, request
 from commonscale.protocols import admission
+from commonscale.protocols.categories.layout import Remembered
 from commonscale.seal import JobKeys
 from commonscale.slot import HUB, Slot
+from commonscale.transforms.categories import TextRules, canonical
+from commonscale.transforms.encodings import FittedIdentifiers
 from commonscale.transforms.results import Fitted
 from commonscale.v1.protocols_pb2 import Column, ColumnKind, Signed
 from crypto import signing
@@ -53,6 +57,51 @@ class NumpyTable:
     def deviations(self, columns: Sequence[str], means: Sequence[float]) -> list[tuple[float, float]]:
         present = [self._present(column) - mean for column, mean in zip(columns, means, strict=True)]
         return [(float(d.sum()), float(np.square(d).sum())) for d in present]
+
+
+@dataclass(frozen=True)
+class CategoryTable:
+    """A site's table as lists of cells, what earlier jobs left there by their id, and its models by name."""
+
+    cells: Mapping[str, Sequence[Any]]
+    memories: Mapping[str, FittedIdentifiers] = field(default_factory=dict)
+    models: Mapping[str, Any] = field(default_factory=dict)
+
+    def categories(self, columns: Sequence[str], rules: TextRules) -> list[dict[str | None, int]]:
+        found: list[dict[str | None, int]] = []
+        for column in columns:
+            counts: dict[str | None, int] = {}
+            for cell in self.cells[column]:
+                text = canonical(cell, rules)
+                counts[text] = counts.get(text, 0) + 1
+            found.append(counts)
+        return found
+
+    def target_sums(
+        self, columns: Sequence[str], target: str, rules: TextRules
+    ) -> list[dict[str | None, tuple[int, float]]]:
+        found: list[dict[str | None, tuple[int, float]]] = []
+        for column in columns:
+            sums: dict[str | None, tuple[int, float]] = {}
+            for cell, number in zip(self.cells[column], self.cells[target], strict=True):
+                count, total = sums.get(canonical(cell, rules), (0, 0.0))
+                more = (0, 0.0) if number is None else (1, float(number))
+                sums[canonical(cell, rules)] = (count + more[0], total + more[1])
+            found.append(sums)
+        return found
+
+    def remembered(self, job_id: str, columns: Sequence[str]) -> Remembered | None:
+        fitted = self.memories.get(job_id)
+        if fitted is None:
+            return None
+        assert fitted.columns == tuple(columns)
+        return Remembered(fitted.dictionaries, fitted.layout)
+
+    def model(self, name: str) -> Any:
+        return self.models[name]
+
+
+Table = NumpyTable | CategoryTable
 
 
 class MemoryJournal:
@@ -94,6 +143,14 @@ class MemoryShelf:
         self.sets[name] = content
 
 
+def schema(pipeline: Pipeline) -> list[Column]:
+    """The first step's columns, with kinds that fit: the same at all sites."""
+    number, text = ColumnKind.COLUMN_KIND_NUMBER, ColumnKind.COLUMN_KIND_TEXT
+    step = pipeline.steps[0]
+    kinds = dict.fromkeys(step.numeric_columns, number) | dict.fromkeys(step.categorical_columns, text)
+    return [Column(name=name, kind=kind) for name, kind in kinds.items()]
+
+
 class Federation:
     """Members of one consortium, and their roles."""
 
@@ -121,16 +178,15 @@ class Federation:
         )
 
     async def site(
-        self, name: str, pipeline: Pipeline, table: NumpyTable, mailbox: Mailbox | None = None,
+        self, name: str, pipeline: Pipeline, table: Table, mailbox: Mailbox | None = None,
         observer: Observer | None = None, spec: bytes | None = None,
     ) -> Fitted:  # fmt: skip
         member = self.members[name]
         spec = spec or pipeline.to_bytes()
         ch = self.channel(JOB, name, mailbox, observer)
         keys = JobKeys.from_bytes(await ch.keep("Keys", lambda: JobKeys.generate().to_bytes()))
-        columns = [Column(name=c, kind=ColumnKind.COLUMN_KIND_NUMBER) for c in pipeline.steps[0].columns]
         der = member.certificate.public_bytes(serialization.Encoding.DER)
-        answer = admission.acceptance(spec, keys, columns)
+        answer = admission.acceptance(spec, keys, schema(pipeline))
         await ch.send(HUB, Signed, lambda: admission.sign_answer(ch, answer, member.key, der))
         ch = await admission.party(ch, spec, keys, member.key, self.authority)
         return await steps.party(ch.step(0), pipeline.steps[0], table)
@@ -139,7 +195,7 @@ class Federation:
         ch = await admission.coordinator(self.channel(JOB, HUB, mailbox, observer))
         return await steps.coordinator(ch.step(0), pipeline.steps[0])
 
-    async def run(self, pipeline: Pipeline, tables: dict[str, NumpyTable]) -> dict[str, Fitted]:
+    async def run(self, pipeline: Pipeline, tables: Mapping[str, Table]) -> dict[str, Fitted]:
         """All roles to their end; the coordinator's result is under HUB."""
         results: dict[str, Fitted] = {}
 

@@ -10,6 +10,7 @@ from commonscale.encodingspec import IdentifierStep, OneHotStep, OrdinalStep, Ta
 from commonscale.protocols.categories import (
     identifiers,
     labeled,
+    labeled_native,
     layout,
     matching,
     ring,
@@ -46,7 +47,8 @@ def reveals(step: IdentifierStep, _: int) -> dict[str, Reveal]:
     if step.variant == "oprf":
         found["match.Tokens"] = Reveal(matching.REVEALS, "coordinator")
     if step.variant == "apsi":
-        found["psi.PsiAnswer"] = Reveal(labeled.REVEALS_BOTH if step.both_directions else labeled.REVEALS, "sites")
+        answer = labeled_native.ANSWER if step.backend == "native" else "PsiAnswer"
+        found[f"psi.{answer}"] = Reveal(labeled.REVEALS_BOTH if step.both_directions else labeled.REVEALS, "sites")
     if step.variant == "otmppsi":
         shares = "psi.Tokens" if step.threshold == 2 and not step.general else "psi.ShareTables"
         found[shares] = Reveal(threshold.REVEALS_HITS.format(t=step.threshold), "last site")
@@ -90,8 +92,9 @@ async def _party_target(ch: Channel, step: TargetStep, table: Any) -> FittedTarg
 def _options(step: IdentifierStep) -> Options:
     wish = Wish(step.variant != "ring", step.min_frequency, step.extends)
     return Options(
-        step.variant, step.max_categories, step.padding, step.threshold, step.general, step.both_directions, wish
-    )
+        step.variant, step.max_categories, step.padding, step.threshold, step.general, step.both_directions, wish,
+        step.backend,
+    )  # fmt: skip
 
 
 def _fitted(step: IdentifierStep, public: Public, found: layout.Layout | None) -> FittedIdentifiers:

@@ -21,6 +21,10 @@ from commonscale.transforms.categories import Dictionary
 from commonscale.transforms.encoder import Encoder, Floats, Integers, Objects, hot
 
 
+class UnknownValueError(ValueError):
+    """A value that a job did not see, where the encoder is to refuse it."""
+
+
 class _DictionaryEncoder(Encoder):
     """Codes from a dictionary: frequent identifiers in their order, then one code for all infrequent ones."""
 
@@ -61,7 +65,7 @@ class _DictionaryEncoder(Encoder):
             if unknown == "error" and (codes < 0).any():
                 # A cell's value has no place in a log.
                 column = self.feature_names_in_[index]
-                raise ValueError(f"Column {column!r} holds a value that the encoder does not know.")
+                raise UnknownValueError(f"Column {column!r} holds a value that the encoder does not know.")
             found.append(codes[rows])
         return np.column_stack(found)
 

@@ -1265,7 +1265,7 @@ class OwnShares(_message.Message):
     places: _builtins.bytes
     """32 bytes an item."""
     shares: _builtins.bytes
-    """16 bytes an item."""
+    """480 bytes an item: 16 for each table."""
     def __init__(
         self,
         *,

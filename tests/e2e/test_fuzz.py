@@ -44,16 +44,29 @@ PIPELINES: dict[str, tuple[int, dict[str, Any]]] = {
     "robust-shares": (3, {"transform": "robust", "sums": "shares"}),
     "robust-ckks": (3, {"transform": "robust", "sums": "ckks", **TEST}),
     "quantiles-private": (1, {"transform": "quantiles", "variant": "private", "quantiles": (0.5,), **TEST}),
+    "onehot-oprf": (6, {"transform": "onehot"}),
+    "onehot-apsi": (6, {"transform": "onehot", "variant": "apsi"}),
+    "onehot-otmppsi": (4, {"transform": "onehot", "variant": "otmppsi"}),
+    "onehot-otmppsi-3": (6, {"transform": "onehot", "variant": "otmppsi", "threshold": 3}),
+    "onehot-ring": (3, {"transform": "onehot", "variant": "ring", "padding": 0}),
+    "ordinal-rare": (2, {"transform": "ordinal", "min_frequency": 3}),
+    "target": (3, {"transform": "target", "target": "x"}),
+    "bytes-norm": (2, {"transform": "bytes-norm"}),
+    "mod-norm": (2, {"transform": "mod-norm"}),
 }
+# COMMONSCALE_FUZZ_ONLY=onehot,target takes pipelines whose names begin so.
+ONLY = tuple(filter(None, os.environ.get("COMMONSCALE_FUZZ_ONLY", "").split(",")))
+PIPELINES = {name: step for name, step in PIPELINES.items() if not ONLY or name.startswith((*ONLY, "zscore-masks"))}
 # Other well-formed numbers in these are another addend, key share or ciphertext: no protocol can tell them from the
 # right ones, and the job may end in a wrong number. (A site may lie about its data; a coordinator that asks for other
 # polynomials to be opened or refreshed, or shows all sites the same wrong key, gets noise.)
 UNNOTICED = {
     "participant": {
         "MaskedVector", "PartialSum", "MaskedCounts", "PartialCounts", "KeyShare", "RelinShare", "RelinProduct",
-        "RotationShare", "EncryptedInput", "RefreshShare", "DecryptShare",
+        "RotationShare", "EncryptedInput", "RefreshShare", "DecryptShare", "Tokens", "EvaluatedItems", "Unblinding",
+        "MaskedIntegers",
     },
-    "coordinator": {"JointKey", "RelinJoint", "RefreshRequest", "DecryptRequest"},
+    "coordinator": {"JointKey", "RelinJoint", "RefreshRequest", "DecryptRequest", "TokenPositions", "OwnShares"},
 }  # fmt: skip
 
 
@@ -67,16 +80,28 @@ def federation(tmp_path_factory: pytest.TempPathFactory, marks: Path) -> Iterato
     """Three sites, of which b damages messages, as does the coordinator; each only in the jobs that are named so."""
     directory = tmp_path_factory.mktemp("fuzz")
     generator = np.random.default_rng(8)
-    data = {site: write_csv(directory / f"{site}.csv", ["x", "y"], generator.normal(3, 2, (21, 2))) for site in SITES}
+    data = {}
+    for number, site in enumerate(SITES):
+        # Categories: some at all sites, some at two, some at one.
+        words = generator.integers(2 * number, 2 * number + 7, (21, 1))
+        rows = np.hstack([generator.normal(3, 2, (21, 2)), words])
+        data[site] = write_csv(directory / f"{site}.csv", ["x", "y", "word"], rows)
     entry = {"coordinator": [*ENTRY, "coordinator"], "b": [*ENTRY, "participant"]}
     before = os.environ.get("FUZZ_MARKS")
     os.environ["FUZZ_MARKS"] = str(marks)
     try:
-        policies = {site: {"test_profile": True} for site in SITES}
+        transforms = sorted({step["transform"] for _, step in PIPELINES.values()})
+        policies = {site: {"test_profile": True, "transforms": transforms} for site in SITES}
         with LocalFederation(directory, data, policies=policies, entry=entry) as running:
             yield running
     finally:
         os.environ.pop("FUZZ_MARKS") if before is None else os.environ.update(FUZZ_MARKS=before)
+
+
+def columns_of(name: str) -> list[str]:
+    if name.startswith(("onehot", "ordinal", "target", "bytes", "mod")):
+        return ["word"]
+    return ["x"] if name == "quantiles-private" else ["x", "y"]
 
 
 def end(federation: LocalFederation, jobs: dict[str, str], deadline_s: int = DEADLINE_S) -> dict[str, Job]:
@@ -87,8 +112,7 @@ def end(federation: LocalFederation, jobs: dict[str, str], deadline_s: int = DEA
         async with Client(federation.analyst()) as client, anyio.create_task_group() as tasks:
 
             async def one(job_id: str, name: str) -> None:
-                columns = ["x"] if name == "quantiles-private" else ["x", "y"]
-                pipeline = job(SITES, columns, deadline_s=deadline_s, **PIPELINES[name][1])
+                pipeline = job(SITES, columns_of(name), deadline_s=deadline_s, **PIPELINES[name][1])
                 await client.submit(Pipeline.model_validate(pipeline), job_id)
                 ended[job_id] = await client.wait(job_id)
 

@@ -25,6 +25,8 @@ class Options:
     general: bool
     both_directions: bool
     wish: Wish
+    # Of variant "apsi".
+    backend: str = "openfhe"
 
 
 async def party(ch: Channel, values: Values, options: Options, remembered: Remembered | None = None) -> Layout:
@@ -60,7 +62,10 @@ async def _merged(ch: Channel, values: Values, bounds: Sequence[int], options: O
         raise BadMessage(f"The sites took more identifiers in {ch.run} than the public bounds allow.")
     own = np.concatenate(allocation.mine)
     if options.variant == "apsi":
-        found = await labeled.party(ch.scope("psi"), values, own, sum(bounds), both_directions=options.both_directions)
+        found = await labeled.party(
+            ch.scope("psi"), values, own, sum(bounds),
+            both_directions=options.both_directions, backend=options.backend,
+        )  # fmt: skip
     else:
         found = await threshold.party(
             ch.scope("psi"), values, own, sum(bounds), options.threshold, general=options.general

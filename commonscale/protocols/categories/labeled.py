@@ -14,6 +14,7 @@ It keeps the lowest identifier that it has found, or its own.
 
 Differs from the paper: one direction is enough, because only a lower identifier is ever taken over; all columns go into
 one execution instead of one each. A known value in spare slots shows whether the noise left the answer readable.
+Backend "native" takes the authors' implementation for steps 1 to 5: labeled_native.
 
 Reveals: to the querier, of its own values, which the holder has, and the holder's identifiers of these; nothing to the
 holder, nothing to the coordinator.
@@ -22,14 +23,14 @@ holder, nothing to the coordinator.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import TypeVar
 
 from commonscale.channel import Channel
 from commonscale.concurrency import concurrently, offload
 from commonscale.errors import BadMessage, TooManyCategories
-from commonscale.protocols.categories import tokens
+from commonscale.protocols.categories import labeled_native, tokens
 from commonscale.protocols.categories.items import Identifiers, Values
 from commonscale.v1.protocols_pb2 import BlindedItems, PsiAnswer, PsiOffer, PsiQuery
 from crypto import oprf
@@ -41,24 +42,28 @@ REVEALS = "of its own values, which of them each site before it in the ring hold
 REVEALS_BOTH = "of its own values, which of them each other site holds"
 
 T = TypeVar("T")
+Query = Callable[[Channel, str, Sequence[bytes], int], Awaitable[list[int | None]]]
+Serve = Callable[[Channel, str, Sequence[bytes], Sequence[int], int], Awaitable[list[int | None]]]
 
 
 async def party(
-    ch: Channel, values: Values, mine: Identifiers, bound: int, *, both_directions: bool = False
+    ch: Channel,
+    values: Values,
+    mine: Identifiers,
+    bound: int,
+    *,
+    both_directions: bool = False,
+    backend: str = "openfhe",
 ) -> Identifiers:
     """Role of a site: my identifiers, with the lowest one of another holder in place of mine."""
     at, items = ch.parties.index(ch.me), values.items()
-    if bound > MOST:
-        raise TooManyCategories(
-            f"Labeled intersection takes at most {MOST:,} values of all columns together, filled up to their bounds.",
-            "Use variant 'oprf', or fewer columns in a step.",
-        )
+    query, answer = _pair_roles(backend, bound)
     others = [site for site in ch.parties if site != ch.me]
     ask = others if both_directions else ch.parties[:at]
     serve = others if both_directions else ch.parties[at + 1 :]
     labels = mine.tolist()
-    queries = [partial(_query, ch, holder, items, bound) for holder in ask]
-    answers = [partial(_serve, ch, querier, items, labels, bound) for querier in serve]
+    queries = [partial(query, ch, holder, items, bound) for holder in ask]
+    answers = [partial(answer, ch, querier, items, labels, bound) for querier in serve]
     found: list[list[int | None]] = (await concurrently([*queries, *answers]))[: len(ask)]
     adopted = mine.copy()
     for holder, theirs in zip(ask, found, strict=True):
@@ -66,6 +71,19 @@ async def party(
             if label is not None and ch.parties.index(holder) < at:
                 adopted[number] = min(int(adopted[number]), label)
     return adopted
+
+
+def _pair_roles(backend: str, bound: int) -> tuple[Query, Serve]:
+    """Querier and holder of one pair, if they can take so many values."""
+    if backend == "native":
+        labeled_native.check(bound)
+        return labeled_native.query, labeled_native.serve
+    if bound > MOST:
+        raise TooManyCategories(
+            f"Labeled intersection takes at most {MOST:,} values of all columns together, filled up to their bounds.",
+            "Use variant 'oprf', or fewer columns in a step.",
+        )
+    return _query, _serve
 
 
 async def _query(ch: Channel, holder: str, items: Sequence[bytes], bound: int) -> list[int | None]:

@@ -4,7 +4,7 @@ Over-threshold multi-party private set intersection of Mahdavi et al. 2020, as i
 Tabular Data Transformation in FL". All columns in one run. The keyholder is the first site of the ring, the
 reconstructor the last.
 1. Every site gets OPRF tokens of its values from the keyholder (see tokens), and makes shares of them
-   (crypto.overthreshold): a polynomial through 0 that only the value decides, at the site's own x.
+   (crypto.overthreshold): polynomials through 0 that only the value decides, one a table, at the site's own x.
 2. It sends the shares in tables that random numbers fill, sealed, to the reconstructor.
 3. The reconstructor tries every t sites on every cell. It tells each site, sealed, in which cells its value is a hit,
    and with whom.
@@ -20,8 +20,7 @@ through the coordinator, who takes the blinding away, computes the reconstructor
 share of a value says nothing of the others. Bins hold one share instead of β.
 
 Reveals: to the reconstructor, for each value that t sites hold, which sites hold it (not which value, unless it is
-its own); to the holders of such a value, that the first holder has it, and to that one who else has it. To the
-coordinator, nothing.
+its own); to the holders of such a value, who else holds it. To the coordinator, nothing.
 """
 
 from __future__ import annotations
@@ -46,9 +45,7 @@ NO_CLASS = 0xFFFF_FFFF
 _ENTRY = np.dtype([("class", "<u4"), ("identifier", "<u4")])
 
 REVEALS_HITS = "which sites hold each of the anonymous values that at least {t} sites hold"
-REVEALS_OWNERS = (
-    "of its own values that at least {t} sites hold: who holds it first in the ring; to that site, who else"
-)
+REVEALS_OWNERS = "of its own values that at least {t} sites hold, which sites hold each"
 
 # What a site's item in a place is, and where a class of values is held: the same for both ways to find hits.
 Classes = dict[int, tuple[int, frozenset[int]]]
@@ -149,8 +146,8 @@ class _General:
         await ch.send(HUB, wire.Unblinding, partial(offload, unblinding))
         told = await ch.recv(wire.OwnShares, HUB)
         places = tokens.split_points(ch, HUB, told.places, bound)[: len(self.items)]
-        shares = _shares(ch, "the coordinator", told.shares, bound)
-        return places, shares[: len(self.items)]
+        shares = _shares(ch, "the coordinator", told.shares, bound * overthreshold.TABLES)
+        return places, shares.reshape(bound, overthreshold.TABLES, overthreshold.LANES)[: len(self.items)]
 
     async def reconstruct(self) -> None:
         """Role of the reconstructor."""
