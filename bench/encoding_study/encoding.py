@@ -28,6 +28,7 @@ from scipy import sparse
 from bench.encoding_study.data import Rows, Table, Texts
 from bench.normalization_study.data import Part
 from bench.normalization_study.federated import zscore
+from commonscale.protocols.categories import target_means
 from commonscale.transforms.categories import Dictionary
 from commonscale.transforms.encoders import FederatedOneHotEncoder, FederatedTargetEncoder
 from commonscale.transforms.text_encoders import (
@@ -180,32 +181,29 @@ def _same(federation: Federation, encoder: Any) -> list[Transform]:
 
 def target_local(federation: Federation) -> list[Transform]:
     """Formula 7 as printed, at each site alone."""
-    return [_target(federation.columns, [site.train], as_printed=True) for site in federation.sites]
+    return [_target(federation.columns, [site.train], "printed") for site in federation.sites]
 
 
 def target_local_mean(federation: Federation) -> list[Transform]:
     """Smoothed mean of the target, at each site alone."""
-    return [_target(federation.columns, [site.train]) for site in federation.sites]
+    return [_target(federation.columns, [site.train], "mean") for site in federation.sites]
 
 
 def target_federated(federation: Federation) -> list[Transform]:
     """Smoothed mean of the target, from counts of all sites."""
-    return [_target(federation.columns, [site.train for site in federation.sites])] * len(federation.sites)
+    return [_target(federation.columns, [site.train for site in federation.sites], "mean")] * len(federation.sites)
 
 
-def _target(columns: tuple[str, ...], tables: Sequence[Table], *, as_printed: bool = False) -> Transform:
-    positives = sum(int(t.labels.sum()) for t in tables)
-    mean = positives / sum(len(t) for t in tables)
-    encodings: list[dict[str | None, float]] = []
+def _target(columns: tuple[str, ...], tables: Sequence[Table], formula: str) -> Transform:
+    sums: list[dict[str | None, target_means.Sums]] = []
     for j in range(len(columns)):
         counts, hits = Counter[str](), Counter[str]()
         for t in tables:
             counts.update(t.categories[:, j])
             hits.update(t.categories[t.labels == 1, j])
-        # p(f = x | c = 1), or the share of positive rows among those with x.
-        share = {x: hits[x] / (max(positives, 1) if as_printed else n) for x, n in counts.items()}
-        encodings.append({x: (n * share[x] + SMOOTHING * mean) / (n + SMOOTHING) for x, n in counts.items()})
-    encoder: Transform = FederatedTargetEncoder.fitted(columns, encodings, mean).transform
+        sums.append({value: (n, float(hits[value])) for value, n in counts.items()})
+    means = target_means.local(sums, SMOOTHING, formula)
+    encoder: Transform = FederatedTargetEncoder.fitted(columns, means.tables, means.mean).transform
     return encoder
 
 

@@ -151,7 +151,7 @@ FAULTS: dict[str, tuple[str, type[Exception], str]] = {
     "trickles": (
         READ + "os.write(1, b'\\0\\0\\0\\1\\0\\0\\1\\0')\nwhile True:\n    os.write(1, b'x')\n    time.sleep(0.1)",
         process.TimeLimitError,
-        "within 2 s",
+        r"within 0\.5 s",
     ),
     "talks garbage": (READ + "print('hello', flush=True)\ntime.sleep(60)", process.BadOutputError, "parts"),
     "promises too much": (
@@ -177,14 +177,16 @@ FAULTS: dict[str, tuple[str, type[Exception], str]] = {
 def test_a_child_that_misbehaves_is_a_typed_error_in_time(tmp_path: Path, fault: str) -> None:
     """And it does not outlive it."""
     text, kind, words = FAULTS[fault]
-    querier = native_apsi.Querier(script(tmp_path, text), limit_s=0.5 if "hangs" in fault else 2)
+    # Faults that show by themselves have time to: Python starts slowly on a busy machine.
+    limit_s = 0.5 if kind is process.TimeLimitError else 30
+    querier = native_apsi.Querier(script(tmp_path, text), limit_s=limit_s)
     # More than a pipe holds: a child that does not read is noticed at the write.
     items = [number.to_bytes(20_000, "big") for number in range(10)] if "reading" in fault else ITEMS
     began = time.monotonic()
     with pytest.raises(kind, match=words) as caught:
         querier.request(items, 10)
     assert isinstance(caught.value, native_apsi.ChildError)
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < limit_s + 5
     assert querier._process.poll() is not None
     with pytest.raises(native_apsi.CrashError, match="gone before querier_query"):
         querier.query(b"")

@@ -71,8 +71,8 @@ async def _merged(ch: Channel, values: Values, bounds: Sequence[int], options: O
             ch.scope("psi"), values, own, sum(bounds), options.threshold, general=options.general
         )
     for column, domain in zip(values.split(found), _domains(ch, bounds, options), strict=True):
-        if (column >= domain).any():
-            raise BadMessage(f"A site gave out an identifier in {ch.run} that cannot be.")
+        if (column >= domain).any() or len(np.unique(column)) != len(column):
+            raise BadMessage(f"A site gave out an identifier in {ch.run} that cannot be: too large, or for two values.")
     return values.split(found)
 
 
