@@ -10,11 +10,13 @@ from typing import Annotated
 
 import typer
 
+from commonscale.cli.bench_encoding_study import encoding_study
 from commonscale.cli.bench_study import normalization_study
 from commonscale.cli.console import Format, FormatOption, err
 
 app = typer.Typer(no_args_is_help=True)
 app.command("normalization-study")(normalization_study)
+app.command("encoding-study")(encoding_study)
 
 VARIANTS = ("masks/two", "masks/one", "shares/two", "sac-proportional/two")
 

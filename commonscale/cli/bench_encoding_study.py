@@ -35,13 +35,13 @@ def encoding_study(
     from bench.encoding_study.encoding import METHODS
     from bench.encoding_study.summary import summary
     from bench.normalization_study.data import data_directory
-    from commonscale.cli.bench_study import _chosen
+    from commonscale.cli.bench_study import chosen
 
     plan = study.SMALL if small else study.FULL
     if datasets:
-        plan = replace(plan, datasets=_chosen(datasets, tuple(DATASETS), "--datasets"))
+        plan = replace(plan, datasets=chosen(datasets, tuple(DATASETS), "--datasets"))
     if methods:
-        plan = replace(plan, methods=_chosen(methods, tuple(METHODS), "--methods"))
+        plan = replace(plan, methods=chosen(methods, tuple(METHODS), "--methods"))
     if plot is not None:
         picture.check(plot)
     embedding = None if fasttext_model is None else _embedding(fasttext_model)

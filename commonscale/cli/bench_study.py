@@ -40,11 +40,11 @@ def normalization_study(
 
     plan = study.SMALL if small else study.FULL
     if datasets:
-        plan = replace(plan, datasets=_chosen(datasets, tuple(DATASETS), "--datasets"))
+        plan = replace(plan, datasets=chosen(datasets, tuple(DATASETS), "--datasets"))
     if clients:
         plan = replace(plan, clients=_numbers(clients))
     if imbalances:
-        kinds = _chosen(imbalances, tuple(dict.fromkeys(i.kind for i in plan.imbalances)), "--imbalances")
+        kinds = chosen(imbalances, tuple(dict.fromkeys(i.kind for i in plan.imbalances)), "--imbalances")
         plan = replace(plan, imbalances=tuple(i for i in plan.imbalances if i.kind in kinds))
     if plot is not None:
         picture.check(plot)
@@ -62,7 +62,8 @@ def normalization_study(
         report.publish(f"{NAME}, {title}", table, output)
 
 
-def _chosen(text: str, known: tuple[str, ...], option: str) -> tuple[str, ...]:
+def chosen(text: str, known: tuple[str, ...], option: str) -> tuple[str, ...]:
+    """Comma-separated names, each a known one."""
     names = tuple(text.split(","))
     for name in names:
         if name not in known:
