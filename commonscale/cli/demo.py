@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import tempfile
 import time
@@ -22,13 +23,16 @@ from commonscale.pipeline import Pipeline
 
 SITES = ("north", "east", "south", "west")
 SHOWN = 5
+# A categorical column, from the mean area: not every hospital has the smallest and the largest.
+CATEGORY = "size_class"
+CLASSES = ((200, "tiny"), (500, "small"), (900, "medium"), (1600, "large"), (2400, "huge"), (float("inf"), "giant"))
 
 
 def demo(
     keep: Annotated[Path | None, typer.Option(help="Keep everything that the daemons wrote in this directory.")] = None,
     output: FormatOption = Format.TEXT,
 ) -> None:
-    """Start a coordinator and four participants with mTLS and find the z-score scaler of their pooled data.
+    """Start a coordinator and four participants with mTLS; find the scaler and the categories of their pooled data.
 
     The data is scikit-learn's breast cancer set, split unevenly by diagnosis.
     """
@@ -37,10 +41,13 @@ def demo(
         columns, parts = _split_by_diagnosis()
         data = {site: directory / "data" / f"{site}.csv" for site in SITES}
         (directory / "data").mkdir(parents=True, exist_ok=True)
+        classes = {site: _classes(rows[:, columns.index("mean_area")]) for site, rows in parts.items()}
         for site, rows in parts.items():
-            header = ",".join(columns)
-            np.savetxt(data[site], rows, fmt="%.17g", delimiter=",", header=header, comments="")
-        pipeline = Pipeline(name="demo", sites=list(SITES), steps=[{"columns": columns}])
+            with data[site].open("w", newline="", encoding="utf-8") as file:
+                cells = ([*map(repr, row), name] for row, name in zip(rows.tolist(), classes[site], strict=True))
+                csv.writer(file).writerows([[*columns, CATEGORY], *cells])
+        steps = [{"transform": "zscore", "columns": columns}, {"transform": "onehot", "columns": [CATEGORY]}]
+        pipeline = Pipeline.model_validate({"name": "demo", "sites": SITES, "steps": steps})
         with err.status("making certificates, starting a coordinator and four participants …"):
             federation = LocalFederation(directory, data)
             federation.start()
@@ -50,6 +57,7 @@ def demo(
                 job = run(lambda: _submit(federation, pipeline))
                 seconds = time.perf_counter() - start
             summary = _summarize(federation, job, columns, parts, seconds)
+            summary["categories"] = _categories(federation, job, classes)
         finally:
             federation.stop()
     if output is Format.JSON:
@@ -78,6 +86,28 @@ def _split_by_diagnosis() -> tuple[list[str], dict[str, Any]]:
         for site, piece in zip(SITES, np.split(rows, ends), strict=True):
             parts[site].append(piece)
     return columns, {site: np.vstack(pieces) for site, pieces in parts.items()}
+
+
+def _classes(areas: Any) -> list[str]:
+    return [next(name for below, name in CLASSES if area < below) for area in areas]
+
+
+def _categories(federation: LocalFederation, job: Job, classes: dict[str, list[str]]) -> dict[str, Any]:
+    """For each value the number that every hospital would have given it alone, and the one that it has now."""
+    alone = {site: {name: at for at, name in enumerate(sorted(set(names)))} for site, names in classes.items()}
+    together: dict[str, dict[str, int]] = {}
+    for site in SITES:
+        path = federation.directory / site / "state" / "results" / job.id / "identifiers.json"
+        (found,) = json.loads(path.read_text())[0]["dictionaries"]
+        together[site] = dict(zip(found["values"], found["identifiers"], strict=True))
+    numbers = {name: {known[name] for known in together.values() if name in known} for _, name in CLASSES}
+    return {
+        "alone": alone,
+        "together": {name: sorted(found) for name, found in numbers.items()},
+        "consistent": all(len(found) == 1 for found in numbers.values())
+        and len({number for found in numbers.values() for number in found}) == len(numbers)
+        and all(set(together[site]) == set(alone[site]) for site in SITES),
+    }
 
 
 def _summarize(
@@ -129,12 +159,23 @@ def _print(summary: dict[str, Any], job: Job) -> None:
         f"Largest relative error against pooled scikit-learn: {summary['max_rel_error']:.1e}; "
         f"the same at all sites: {'yes' if summary['same_at_all_sites'] else 'NO'}.",
     )
+    found = summary["categories"]
+    table = Table(CATEGORY, "together", *SITES, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.columns[1].style = "bold"
+    for name, numbers in found["together"].items():
+        own = (str(found["alone"][site].get(name, "–")) for site in SITES)
+        table.add_row(name, ", ".join(map(str, numbers)), *own)
+    out.print("Column numbers of a category: as each hospital would give them alone, and together.")
+    out.print(table)
+    out.print(f"One number a category at all hospitals that have it: {'yes' if found['consistent'] else 'NO'}.")
     up = max(summary["bytes_sent"].values())
     out.print(f"{summary['rounds']} rounds, {up:,} bytes sent by a hospital, {summary['seconds']:.2f} s.")
     out.print(disclosure_table(summary["disclosures"]))
     out.print(
         "No hospital's own count, mean or variance left it: what it sent was masked with keys that only the "
-        "hospitals share.",
+        "hospitals share. No category left it either: the coordinator compared tokens that it cannot compute.",
     )
+    if not found["consistent"]:
+        raise typer.Exit(1)
     if job.state != "done" or not summary["same_at_all_sites"] or summary["max_rel_error"] > 1e-9:
         raise typer.Exit(1)

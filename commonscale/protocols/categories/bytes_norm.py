@@ -77,4 +77,6 @@ def _moments(count: int, total: int, squares: int) -> TextMoments:
 
 
 def _width(longest: int) -> int:
-    return 2 * min(longest, _LONGEST_BYTES) + _COUNT_BYTES
+    if longest > _LONGEST_BYTES:
+        raise BadMessage("What the sites sent gives no length that a text may have.", "A site sent a damaged message.")
+    return 2 * longest + _COUNT_BYTES

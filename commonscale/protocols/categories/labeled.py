@@ -122,7 +122,10 @@ async def _serve(
     asked = tokens.split_points(ch, querier, (await ch.recv(BlindedItems, querier)).points, bound)
     mine = await offload(oprf.tokens, key, items)
     parameters = apsi.choose(bound, bound)
-    database = await offload(apsi.Database.build, parameters, mine, labels, apsi.seeded(seed))
+    try:
+        database = await offload(apsi.Database.build, parameters, mine, labels, apsi.seeded(seed))
+    except apsi.PlacementError:
+        raise TooManyCategories(f"{ch.me}: its values do not fit into the bins.", "Submit the job again.") from None
 
     def offer() -> PsiOffer:  # 2.
         points = b"".join(tokens.evaluate(ch, key, querier, asked))

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from commonscale.channel import Channel
-from commonscale.errors import TooManyCategories
+from commonscale.errors import BadMessage, TooManyCategories
 from commonscale.protocols.categories import powers
 
 LEAST = 16
@@ -40,5 +40,8 @@ async def coordinator(ch: Channel, columns: Sequence[str], declared: int) -> lis
 
 
 def _in_range(bounds: Sequence[int]) -> list[int]:
-    # A coordinator that answers nonsense gets a bound in range; sites whose sets do not fit it say so.
-    return [min(max(bound, LEAST), MOST) for bound in bounds]
+    if any(not LEAST <= bound <= MOST for bound in bounds):
+        raise BadMessage(
+            "What the sites sent gives no bound that any of them may ask for.", "A site sent a damaged message."
+        )
+    return list(bounds)

@@ -25,7 +25,7 @@ its own); to the holders of such a value, who else holds it. To the coordinator,
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from functools import partial
 
 import numpy as np
@@ -218,27 +218,24 @@ def _merge(parties: Sequence[str], sets: Mapping[str, Sequence[bytes]]) -> dict[
     shared = {token: at for at, token in enumerate(sorted(t for t, sites in holders.items() if len(sites) > 1))}
     found = {}
     for site in parties:
-        rows = [(shared.get(token, NO_CLASS), holders[token]) for token in sets[site]]
-        found[site] = _hits([row[0] for row in rows], [row[1] for row in rows], len(parties))
+        hits = {at: (shared[token], holders[token]) for at, token in enumerate(sets[site]) if token in shared}
+        found[site] = _hits(hits, len(sets[site]), len(parties))
     return found
 
 
 def _hits_of(site: int, hits: Sequence[Hit], cells: int, sites: int) -> wire.Hits:
     """A site's view of the hits: a cell is its own class, and a site is in at most one hit a cell."""
-    classes, members = [NO_CLASS] * cells, [set[int]() for _ in range(cells)]
-    for hit in hits:
-        if site in hit.members:
-            classes[hit.cell], members[hit.cell] = hit.cell, set(hit.members)
-    return _hits(classes, members, sites)
+    return _hits({hit.cell: (hit.cell, hit.members) for hit in hits if site in hit.members}, cells, sites)
 
 
-def _hits(classes: Sequence[int], members: Sequence[set[int]], sites: int) -> wire.Hits:
-    """For every place, hit or not: the length says nothing."""
-    bits = np.zeros((len(classes), sites), dtype=np.uint8)
-    for row, (number, group) in enumerate(zip(classes, members, strict=True)):
-        if number != NO_CLASS:
-            bits[row, list(group)] = 1
-    return wire.Hits(classes=np.array(classes, dtype="<u4").tobytes(), members=np.packbits(bits, axis=1).tobytes())
+def _hits(hits: Mapping[int, tuple[int, Set[int]]], places: int, sites: int) -> wire.Hits:
+    """Class and members for every place, hit or not: the length says nothing."""
+    classes = np.full(places, NO_CLASS, dtype="<u4")
+    bits = np.zeros((places, sites), dtype=np.uint8)
+    for place, (number, members) in hits.items():
+        classes[place] = number
+        bits[place, list(members)] = 1
+    return wire.Hits(classes=classes.tobytes(), members=np.packbits(bits, axis=1).tobytes())
 
 
 async def _tell(ch: Channel, hits: Mapping[str, wire.Hits]) -> None:
