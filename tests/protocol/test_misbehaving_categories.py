@@ -368,11 +368,19 @@ def test_counts_that_cannot_be_are_refused(federation: Federation) -> None:
 def test_a_forged_bound_gets_no_values(federation: Federation) -> None:
     """A coordinator that says a lower bound than a site's size: the site sends nothing of its values."""
     tables = {**TABLES, "north": CategoryTable({"a": [f"v{i}" for i in range(20)]})}
-    nobody = field_of("bits", lambda bits: bytes(len(bits)))
-    error = error_of(federation, HUB, "bounds.1.Answers", nobody, tables=tables)
+    sixteen = field_of("bits", lambda bits: b"\0\0\0\x1e")
+    error = error_of(federation, HUB, "bounds.1.Answers", sixteen, tables=tables)
     assert isinstance(error, BadMessage)
     assert "The bound of column 'a' in job-1/0 is below what north asked for" in str(error)
     assert not any(s.sender == "north" and s.kind.startswith("match") for s in federation.mailbox.slots)
+
+
+@pytest.mark.parametrize("bits", [bytes(4), b"\xff\xff\xff\xfe"], ids=["nobody has a value", "more than any may have"])
+def test_nonsense_bounds_are_refused(federation: Federation, bits: bytes) -> None:
+    """Nobody fills its set up to a billion values because of a damaged message."""
+    error = error_of(federation, HUB, "bounds.1.Answers", field_of("bits", lambda _: bits))
+    assert isinstance(error, BadMessage)
+    assert "no bound that any of them may ask for" in str(error)
 
 
 def test_different_bounds_are_noticed_by_the_keyholder(federation: Federation) -> None:
