@@ -84,6 +84,8 @@ class IdentifierStep(CategoricalStep):
             raise ValueError("a ring alone knows no common values: min_frequency and extends need another variant")
         if self.min_frequency and self.extends:
             raise ValueError("a job that extends another keeps its identifiers: leave out min_frequency")
+        if self.threshold > 2 and self.extends:
+            raise ValueError("with a threshold above 2 one value has several identifiers: nothing can be extended")
         return self
 
     def ways_for(self, _: int) -> set[str]:
@@ -172,6 +174,8 @@ class TargetStep(IdentifierStep):
             raise ValueError("the target is none of the columns that it encodes")
         if self.min_frequency or self.extends:
             raise ValueError("min_frequency and extends are of onehot and ordinal")
+        if self.means == "federated" and self.variant == "ring":
+            raise ValueError("a ring has no common identifiers: each site's own sums would show; use another variant")
         return self
 
     @property

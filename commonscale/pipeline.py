@@ -11,6 +11,7 @@ columns = ["age", "blood_pressure"]
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Annotated, Any, get_args
 
@@ -49,6 +50,8 @@ AnyStep = Annotated[NumericStep | EncodingStep, Field(discriminator="transform")
 STEPS: tuple[type[Step], ...] = (*get_args(NumericStep), *get_args(EncodingStep))
 
 MAX_SITES = 1000
+# Sites that over-threshold intersection tries together.
+MAX_COMBINATIONS = 1_000_000
 MAX_SPEC_BYTES = 1 << 20
 
 
@@ -91,6 +94,8 @@ class Pipeline(Section):
                     raise ValueError(f"all-pairs has no room for {len(self.sites)} sites: use tree or search")
             if isinstance(step, IdentifierStep) and step.threshold > len(self.sites):
                 raise ValueError(f"a threshold of {step.threshold} is more than {len(self.sites)} sites can hold")
+            if isinstance(step, IdentifierStep) and math.comb(len(self.sites), step.threshold) > MAX_COMBINATIONS:
+                raise ValueError(f"there are too many ways to choose {step.threshold} of {len(self.sites)} sites")
         return self
 
     @classmethod

@@ -5,9 +5,9 @@ keyholder  evaluate   Z = k·Q: says nothing of k
 asker      finalize   F = H(r⁻¹·Z)
 
 M maps a text to a point of the curve by hashing until the hash is the u-coordinate of one (every second is). X25519
-multiplies by clamped scalars only (8·j with the top bit set), so r is drawn until r⁻¹ has a clamped form too (every
-second has). Clamped scalars are multiples of eight: whatever point a peer sends, nothing of small order comes of it,
-and a product of zero is refused.
+multiplies by clamped scalars only (8·j with the top bit set); modulo the group's order, one of r⁻¹ and -r⁻¹ has a
+clamped form, and to a u-coordinate they are the same. Clamped scalars are multiples of eight: whatever point a peer
+sends, nothing of small order comes of it, and a product of zero is refused.
 
 How long M takes depends on the text; it runs at the site that owns the text, between messages that are sent for all
 texts together.
@@ -47,13 +47,11 @@ def gen_key(random_bytes: RandomBytes = secrets.token_bytes) -> bytes:
 
 
 def gen_blind(random_bytes: RandomBytes = secrets.token_bytes) -> bytes:
-    """r, clamped, with an inverse that has a clamped form."""
-    while True:
-        scalar = bytearray(random_bytes(KEY_BYTES))
-        scalar[0] &= 248
-        scalar[31] = scalar[31] & 127 | 64
-        if _inverse(int.from_bytes(scalar, "little")) is not None:
-            return bytes(scalar)
+    """r, clamped."""
+    scalar = bytearray(random_bytes(KEY_BYTES))
+    scalar[0] &= 248
+    scalar[31] = scalar[31] & 127 | 64
+    return bytes(scalar)
 
 
 def map_to_point(text: bytes) -> bytes:
@@ -84,8 +82,9 @@ def evaluate(key: bytes, points: Iterable[bytes]) -> list[bytes]:
 
 
 def inverse_of(r: bytes) -> bytes:
-    """r⁻¹, clamped."""
-    found = _inverse(int.from_bytes(r, "little"))
+    """r⁻¹ or -r⁻¹, clamped."""
+    inverse = int(gmpy2.invert(int.from_bytes(r, "little"), _ORDER))
+    found = _clamped(inverse) or _clamped(_ORDER - inverse)
     if found is None:
         raise BadPointError("not a blinding factor")
     return found
@@ -124,12 +123,11 @@ def _is_square(number: int) -> bool:
     return bool(gmpy2.jacobi(number, _P) >= 0)
 
 
-def _inverse(scalar: int) -> bytes | None:
-    """The clamped number that is 1/scalar modulo the group's order, if there is one."""
-    inverse = int(gmpy2.invert(scalar, _ORDER))
-    # inverse + m·order must be a multiple of 8 in [2^254, 2^255): about four values of m, one in eight fits.
-    m = -inverse * _ORDER_INVERSE % 8
-    first = inverse + m * _ORDER
-    while first < _LOW:
-        first += 8 * _ORDER
-    return first.to_bytes(KEY_BYTES, "little") if first < _HIGH else None
+def _clamped(scalar: int) -> bytes | None:
+    """The clamped number that is the scalar modulo the group's order, if there is one."""
+    # scalar + m·order must be a multiple of 8 in [2^254, 2^255): about four values of m, of which one in eight fits.
+    m = -scalar * _ORDER_INVERSE % 8
+    found = scalar + m * _ORDER
+    while found < _LOW:
+        found += 8 * _ORDER
+    return found.to_bytes(KEY_BYTES, "little") if found < _HIGH else None

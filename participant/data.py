@@ -48,6 +48,7 @@ class DuckTable:
         self._types: dict[str, str] = {}
         self._sums: dict[tuple[str, ...], list[tuple[int, float, float]]] = {}
         self._ordered: dict[tuple[str, ...], list[Floats]] = {}
+        self._texts_of = ""
 
     def fingerprint(self) -> str:
         """Changes when the files change."""
@@ -145,8 +146,7 @@ class DuckTable:
         found: list[dict[str | None, int]] = []
         for column in columns:
             counts: dict[str | None, int] = {}
-            name, relation = f"{self._texts()}.{_quoted(column)}", self._texts()
-            for value, count in self._rows(f"SELECT {name}, count(*) FROM {relation} GROUP BY 1"):
+            for value, count in self._rows(f"SELECT {self._text(column)}, count(*) FROM {self._texts()} GROUP BY 1"):
                 text = canonical(value, rules)
                 counts[text] = counts.get(text, 0) + int(count)
             found.append(counts)
@@ -160,8 +160,7 @@ class DuckTable:
         found: list[dict[str | None, tuple[int, float]]] = []
         for column in columns:
             sums: dict[str | None, tuple[int, float]] = {}
-            name = f"{self._texts()}.{_quoted(column)}"
-            inner = f"SELECT {name} AS v, {number} AS x FROM {self._with_texts()}"
+            inner = f"SELECT {self._text(column)} AS v, {number} AS x FROM {self._with_texts()}"
             for value, count, total in self._rows(f"SELECT v, count(x), fsum(x) FROM ({inner}) GROUP BY 1"):
                 text = canonical(value, rules)
                 before = sums.get(text, (0, 0.0))
@@ -177,7 +176,7 @@ class DuckTable:
 
         def selected(name: str, kind: str) -> str:
             if name in texts:
-                return f"{self._texts()}.{_quoted(name)} AS {_quoted(name)}"
+                return f"{self._text(name)} AS {_quoted(name)}"
             if name in numbers:
                 return f"{_as_double(name, kind, 'source.')} AS {_quoted(name)}"
             return f"source.{_quoted(name)} AS {_quoted(name)}"
@@ -192,8 +191,27 @@ class DuckTable:
         if self._is_parquet:
             return "source"
         with self._cursor() as cursor, self._lock:
-            cursor.execute(f"CREATE TABLE IF NOT EXISTS texts AS SELECT * FROM {self._csv('all_varchar=true')}")
+            # All rows decide how the file is read, as for source: a quote may come late.
+            relation = self._csv("all_varchar=true, sample_size=-1")
+            cursor.execute(f"CREATE TABLE IF NOT EXISTS texts AS SELECT * FROM {relation}")
+            if self._loaded != self._texts_of:
+                sizes = cursor.execute("SELECT (SELECT count(*) FROM source), (SELECT count(*) FROM texts)").fetchone()
+                names = [row[0] for row in cursor.execute("DESCRIBE texts").fetchall()]
+                if sizes[0] != sizes[1] or names != list(self._types):
+                    raise UnreadableData(f"{self.site}: data set {self.name!r} reads differently as text.")
+                self._texts_of = self._loaded
         return "texts"
+
+    def _text(self, column: str) -> str:
+        """A cell of a categorical column; what the site's configuration calls missing is missing."""
+        name, kind = f"{self._texts()}.{_quoted(column)}", self.types()[column]
+        if kind.startswith("BLOB"):
+            raise WrongType(f"{self.site}: column {column!r} holds bytes, not texts.", "Store it as text.")
+        if not self._is_parquet or kind == "VARCHAR":
+            missing = ", ".join(_literal(text.strip()) for text in self._source.missing)
+            return f"CASE WHEN trim({name}) IN ({missing}) THEN NULL ELSE {name} END" if missing else name
+        # The shortest text of a 32-bit number is what a person wrote; as 64 bits it would have other digits.
+        return f"CAST(CAST({name} AS VARCHAR) AS DOUBLE)" if kind == "FLOAT" else name
 
     def _with_texts(self) -> str:
         """Rows with both: numbers from source, texts from the relation above."""
@@ -254,7 +272,7 @@ class DuckTable:
 
     def _csv(self, how: str) -> str:
         path = str(self._source.path).replace("'", "''")
-        missing = ", ".join("'" + text.replace("'", "''") + "'" for text in ["", *self._source.missing])
+        missing = ", ".join(map(_literal, ["", *self._source.missing]))
         return f"read_csv('{path}', nullstr=[{missing}], header=true, {how})"
 
 
@@ -321,6 +339,10 @@ class PinnedTable:
                 f"{self.table.site}: the files of data set {self.table.name!r} changed during the job.",
                 "Submit the job again.",
             )
+
+
+def _literal(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
 
 
 def _quoted(name: str) -> str:

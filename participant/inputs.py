@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
-from commonscale.errors import StateLost, UnreadableData
+from commonscale.errors import ConfigError, StateLost, UnreadableData
 from commonscale.protocols.categories.layout import Remembered
 from commonscale.transforms import fasttext
-from commonscale.transforms.categories import Dictionary
+from commonscale.transforms.categories import Dictionary, TextRules
 from participant.data import PinnedTable
 
 # In a job's results, for the site's own eyes: its values and their identifiers.
@@ -34,32 +35,45 @@ class SiteInputs(PinnedTable):
 
     results: Path
     models: Mapping[str, Path]
+    # Whether this site has ended a job well.
+    was_in: Callable[[str], bool]
 
-    def remembered(self, job_id: str, columns: Sequence[str]) -> Remembered | None:
+    def remembered(self, job_id: str, columns: Sequence[str], rules: TextRules) -> Remembered | None:
         """This site's identifiers of these columns in an earlier job; None if it was not in it."""
         path = self.results / job_id / MEMORY_FILE
+        if not path.exists() and not self.was_in(job_id):
+            return None
         try:
             memories = json.loads(path.read_bytes())
-        except FileNotFoundError:
-            return None
         except (OSError, ValueError):
-            raise StateLost(f"{self.table.site} cannot read what it kept of job {job_id}.") from None
+            raise StateLost(
+                f"{self.table.site} was in job {job_id} and cannot read what it kept of it.",
+                "Restore its results, or submit the job without `extends`.",
+            ) from None
         for memory in memories:
             if memory["columns"] == list(columns):
                 dictionaries = tuple(
                     Dictionary(tuple(d["values"]), tuple(d["identifiers"]), d["size"], tuple(d["infrequent"]))
                     for d in memory["dictionaries"]
                 )
-                if any(dictionary.infrequent for dictionary in dictionaries):
-                    raise StateLost(
-                        f"Job {job_id} grouped rare values, and what was rare then cannot be told apart now.",
-                        "Submit the job without `extends`.",
-                    )
+                self._check_extendable(job_id, memory, rules)
                 return Remembered(dictionaries, bytes.fromhex(memory["layout"]))
         raise StateLost(
             f"Job {job_id} had no step with exactly these columns at {self.table.site}.",
             "Name the same columns in the same order.",
         )
+
+    def _check_extendable(self, job_id: str, memory: Any, rules: TextRules) -> None:
+        """Raise unless one value had one identifier then, and texts are compared now as they were."""
+        why = ""
+        if any(dictionary["infrequent"] for dictionary in memory["dictionaries"]):
+            why = "it grouped rare values"
+        elif not memory["merges_all"]:
+            why = "it left the same value with several identifiers (a ring, or a threshold above 2)"
+        elif memory["rules"] != {"strip": rules.strip, "casefold": rules.casefold}:
+            why = "it compared texts by other rules (strip, casefold)"
+        if why:
+            raise ConfigError(f"Job {job_id} cannot be extended: {why}.", "Submit the job without `extends`.")
 
     def model(self, name: str) -> ModelFile:
         """A fastText model of this site."""
@@ -71,7 +85,9 @@ class SiteInputs(PinnedTable):
         try:
             found = fasttext.Model(path)
             return ModelFile(path.absolute(), found.dimension, _sha256(path, path.stat().st_mtime_ns))
-        except (OSError, ValueError) as error:
+        except OSError as error:
+            raise UnreadableData(f"{self.table.site}: model {name!r} cannot be read: {error.strerror}.") from None
+        except ValueError as error:
             raise UnreadableData(f"{self.table.site}: model {name!r} cannot be used: {error}") from None
 
 

@@ -153,7 +153,9 @@ async def _take_part(site: Site, job: SiteJob, pipeline: Pipeline, ch: Channel) 
     fingerprint = await ch.keep("Fingerprint", lambda: _fingerprint(site, pipeline))
     await _answer(site, job, pipeline, ch, keys)
     ch = await admission.party(ch, job.spec, keys, site.key, site.authority)
-    table = SiteInputs(site.tables[pipeline.dataset], fingerprint.decode(), site.results, site.models)
+    table = SiteInputs(
+        site.tables[pipeline.dataset], fingerprint.decode(), site.results, site.models, partial(_was_in, site)
+    )
     fitted: list[Fitted] = []
     for number, step in enumerate(pipeline.steps):
         fitted.append(await steps.party(ch.step(number), step, table))
@@ -261,6 +263,13 @@ def _save(site: Site, job: SiteJob, pipeline: Pipeline, fitted: list[Fitted]) ->
     revealed = steps.disclosures(pipeline, lambda _, __: True)
     site.audit.append("revealed", job=job.id, disclosures=revealed, result_sha256=digest.hex())
     return digest
+
+
+def _was_in(site: Site, job_id: str) -> bool:
+    try:
+        return site.jobs.get(job_id).state == "done"
+    except UnknownJob:
+        return False
 
 
 def _save_together(directory: Path, pipeline: Pipeline, fitted: list[Fitted]) -> None:

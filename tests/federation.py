@@ -90,11 +90,12 @@ class CategoryTable:
             found.append(sums)
         return found
 
-    def remembered(self, job_id: str, columns: Sequence[str]) -> Remembered | None:
+    def remembered(self, job_id: str, columns: Sequence[str], rules: TextRules) -> Remembered | None:
         fitted = self.memories.get(job_id)
         if fitted is None:
             return None
         assert fitted.columns == tuple(columns)
+        assert fitted.rules == rules
         return Remembered(fitted.dictionaries, fitted.layout)
 
     def model(self, name: str) -> Any:

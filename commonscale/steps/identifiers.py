@@ -52,9 +52,15 @@ def reveals(step: IdentifierStep, _: int) -> dict[str, Reveal]:
     if step.variant == "otmppsi":
         shares = "psi.Tokens" if step.threshold == 2 and not step.general else "psi.ShareTables"
         found[shares] = Reveal(threshold.REVEALS_HITS.format(t=step.threshold), "last site")
+        if step.threshold > 2:
+            found["psi.Unblinding"] = Reveal(threshold.REVEALS_TOKENS, "coordinator")
         found["psi.ClassIdentifiers"] = Reveal(threshold.REVEALS_OWNERS.format(t=step.threshold), "sites")
+    if step.extends:
+        found["Known"] = Reveal(layout.KNOWN)
+        found["numbers.HiddenCounts"] = Reveal(layout.NUMBERS, "sites")
     if isinstance(step, TargetStep):
-        found["target.HiddenVector"] = Reveal(target_means.REVEALS, "sites")
+        alone = "" if step.variant == "oprf" else target_means.REVEALS_ALONE
+        found["target.HiddenVector"] = Reveal(target_means.REVEALS + alone, "sites")
     return found
 
 
@@ -63,7 +69,10 @@ async def party(ch: Channel, step: IdentifierStep, table: Any) -> FittedIdentifi
     if isinstance(step, TargetStep):
         return await _party_target(ch, step, table)
     values = await offload(Values.of, table, step.columns, step.rules)
-    remembered = await offload(table.remembered, step.extends, step.columns) if step.extends else None
+    remembered = await offload(table.remembered, step.extends, step.columns, step.rules) if step.extends else None
+    if remembered is not None:
+        # What is gone from the table keeps its identifier, and is still compared.
+        values = values.with_texts([dictionary.values for dictionary in remembered.dictionaries])
     found = await identifiers.party(ch, values, _options(step), remembered)
     return _fitted(step, found.public, found)
 
@@ -101,7 +110,8 @@ def _fitted(step: IdentifierStep, public: Public, found: layout.Layout | None) -
     assert isinstance(step, (OneHotStep, OrdinalStep))
     return FittedIdentifiers(
         step.transform, tuple(step.columns), step.variant, public.sizes, public.infrequent, public.digest,
-        step.handle_unknown, step.rules, found.dictionaries if found else (),
+        step.handle_unknown, step.rules, step.variant != "ring" and step.threshold == 2,
+        found.dictionaries if found else (),
     )  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from commonscale.channel import Channel
 from commonscale.concurrency import offload
 from commonscale.encodingspec import BytesNormStep, CategoricalStep, FastTextStep, ModNormStep, RollingHashStep
 from commonscale.errors import Disagreement
-from commonscale.protocols import secure_sum
+from commonscale.protocols import agreement, secure_sum
 from commonscale.protocols.categories import bytes_norm
 from commonscale.slot import HUB
 from commonscale.steps.reveal import Reveal
@@ -49,7 +49,9 @@ async def party(ch: Channel, step: CategoricalStep, table: Any) -> FittedTexts:
         return _mod_norm(step, await secure_sum.party(ch.scope("sizes"), _MASKS, names, sizes))
     if isinstance(step, FastTextStep):
         model = await offload(table.model, step.model)
-        await ch.send(HUB, ModelHash, lambda: ModelHash(sha256=bytes.fromhex(model.sha256)))
+        digest = bytes.fromhex(model.sha256)
+        await ch.send(HUB, ModelHash, lambda: ModelHash(sha256=digest))
+        await agreement.party(ch, digest)
         private = {"model": str(model.path), "dimension": model.dimension, "sha256": model.sha256}
         return _fitted(step, {"model": step.model, "sha256": model.sha256}, private)
     return _rolling_hash(step)
@@ -71,6 +73,7 @@ async def coordinator(ch: Channel, step: CategoricalStep) -> FittedTexts:
                     f"{site} has another file for model {step.model!r} than {first}.",
                     "Give all sites the same file.",
                 )
+        await agreement.coordinator(ch)
         return _fitted(step, {"model": step.model, "sha256": reference.hex()}, {})
     return _rolling_hash(step)
 

@@ -4,6 +4,7 @@ Two sites mean the same category if their canonical texts are equal:
 - Unicode in NFC, so that "é" is one value however it was typed;
 - without white space around it; inner white space stays;
 - upper and lower case are different, unless the step says `casefold`;
+- "true" and "false" are the same in any case;
 - a plain decimal number loses its trailing zeros: 1, 1.0 and "1.00" are "1"; "007" and "1e5" are texts and stay;
 - an empty text is a missing value, and missing is a category of its own (None).
 """
@@ -44,6 +45,8 @@ def canonical(value: Any, rules: TextRules = DEFAULT_RULES) -> str | None:
         text = unicodedata.normalize("NFC", text.casefold())
     if not text:
         return None
+    if text.lower() in ("true", "false"):
+        return text.lower()
     return _plain_number(text) if _DECIMAL.fullmatch(text) else text
 
 
@@ -57,6 +60,9 @@ def _text(value: Any) -> str:
         return f"{Decimal(repr(value)):f}"
     if isinstance(value, Decimal):
         return f"{value:f}"
+    if isinstance(value, dt.datetime):
+        # As files mostly have it: 2020-01-02 03:04:05; with a time zone, as UTC.
+        return str(value.astimezone(dt.timezone.utc).replace(tzinfo=None) if value.tzinfo else value)
     if isinstance(value, (dt.date, dt.time)):
         return value.isoformat()
     # A lone surrogate has no UTF-8 form.

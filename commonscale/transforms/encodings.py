@@ -24,6 +24,8 @@ class FittedIdentifiers:
     layout: bytes
     handle_unknown: str
     rules: TextRules
+    # Whether equal values have equal identifiers, all of them.
+    merges_all: bool
     # At a site only.
     dictionaries: tuple[Dictionary, ...] = field(default=(), repr=False)
 
@@ -56,6 +58,8 @@ class FittedIdentifiers:
         return {
             "columns": list(self.columns),
             "layout": self.layout.hex(),
+            "merges_all": self.merges_all,
+            "rules": {"strip": self.rules.strip, "casefold": self.rules.casefold},
             "dictionaries": [
                 {"values": d.values, "identifiers": d.identifiers, "size": d.size, "infrequent": d.infrequent}
                 for d in self.dictionaries

@@ -1001,7 +1001,9 @@ class RingOffsets(_message.Message):
 
     NEXT_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def next(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def next(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Of fixed length: a message's size says nothing of them."""
+
     def __init__(
         self,
         *,

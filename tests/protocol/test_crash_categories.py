@@ -69,7 +69,8 @@ async def all_roles(
 def assert_right(name: str, results: Mapping[str, Any], first: Mapping[str, Any]) -> None:
     assert len({canonical_json(fitted.parameters()) for fitted in results.values()}) == 1
     if name == "target":
-        assert all(set(results[site].tables[0].values()) == {1.0} for site in SITES)
+        # Sums are spread over their last digit.
+        assert all(list(results[site].tables[0].values()) == pytest.approx([1.0] * len(CELLS[site])) for site in SITES)
     elif name == "bytes-norm":
         numbers = [text_integer(cell) for cells in CELLS.values() for cell in cells if cell]
         for site in SITES:

@@ -26,6 +26,7 @@ from commonscale.mailbox import MemoryMailbox
 from commonscale.protocols.categories import hidden_sum, layout, threshold
 from commonscale.seal import Envelope
 from commonscale.slot import ALL, HUB, Slot
+from commonscale.transforms.categories import TextRules
 from commonscale.v1 import protocols_pb2 as wire
 from crypto import field61, oprf
 from tests.categories import SITES, VARIANTS, assert_equals_pooled, held, job, run
@@ -305,22 +306,40 @@ async def careless(ch: Channel, domains: Sequence[int], wish: layout.Wish) -> la
     return layout.Public((), (), b"")
 
 
+NOT_THE_SUM = "is not that of what the sites sent"
+
+
+@pytest.mark.parametrize("delta", [1, 1 << 63, (1 << 64) - 1])
+@pytest.mark.parametrize("places", [slice(None), slice(0, 1), slice(3, 40), slice(-64, None)])
+def test_a_coordinator_that_adds_to_a_hidden_sum_is_noticed(federation: Federation, places: slice, delta: int) -> None:
+    """Also if it tells all sites the same: whether a position was in use before would otherwise show in the sizes."""
+
+    def change(message: wire.HiddenCounts) -> None:
+        elements = np.frombuffer(message.counts.elements, "<u8").copy()
+        elements[places] += np.uint64(delta)
+        message.counts.elements = elements.tobytes()
+
+    error = error_of(federation, HUB, "in-use.HiddenCounts", change)
+    assert isinstance(error, Disagreement)
+    assert NOT_THE_SUM in str(error)
+
+
 @pytest.mark.parametrize("variant", ["oprf", "apsi", "otmppsi-3"])
 def test_different_sums_in_use_end_in_a_disagreement(federation: Federation, variant: str) -> None:
-    """The honest coordinator names the site whose layout is another one."""
+    """North sees that it is not the sum of what the sites sent."""
     error = error_of(federation, HUB, "in-use.HiddenCounts", other_counts, shown_to="north", **VARIANTS[variant])
     assert isinstance(error, Disagreement)
-    assert "north has another layout than east" in str(error)
+    assert NOT_THE_SUM in str(error)
 
 
 def test_sites_notice_different_sums_without_the_coordinator(
     federation: Federation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One that shows north other sums and says nothing is caught by everyone's signed word."""
+    """One that shows north other sums and says nothing is caught by north itself."""
     monkeypatch.setattr(layout, "coordinator", careless)
     error = error_of(federation, HUB, "in-use.HiddenCounts", other_counts, shown_to="north")
     assert isinstance(error, Disagreement)
-    assert "was shown another value" in str(error)
+    assert NOT_THE_SUM in str(error)
 
 
 def swap_signatures(message: wire.Confirmations) -> None:
@@ -348,7 +367,7 @@ def test_different_group_keys_are_a_disagreement(federation: Federation) -> None
     """A first site that gives north another key makes it read other sums."""
     error = error_of(federation, "east", "GroupKey", field_of("key", flipped), to="north")
     assert isinstance(error, Disagreement)
-    assert "north has another layout than east" in str(error)
+    assert NOT_THE_SUM in str(error)
 
 
 def test_a_group_key_of_another_length_names_its_sender(federation: Federation) -> None:
@@ -359,10 +378,38 @@ def test_a_group_key_of_another_length_names_its_sender(federation: Federation) 
 
 
 def test_counts_that_cannot_be_are_refused(federation: Federation) -> None:
-    """A site that adds noise to the pooled counts is noticed by all, though not by name: masks hide who it was."""
-    noise = lambda m: setattr(m.counts, "elements", flipped(m.counts.elements[::-1])[::-1])  # noqa: E731
-    error = error_of(federation, "south", "in-use.MaskedCounts", noise, min_frequency=2)
-    assert isinstance(error, (BadMessage, Disagreement))
+    """Counts that were changed on the way are noticed by all, though not by whom: masks hide that."""
+    for count in (5, 1 << 63):
+        fresh = Federation(federation.ca.directory.parent / str(count), SITES)
+        error = error_of(fresh, "south", "in-use.MaskedCounts", more_rows(count), min_frequency=2)
+        assert isinstance(error, Disagreement)
+        assert NOT_THE_SUM in str(error)
+
+
+def test_a_site_may_claim_more_rows_than_it_has(federation: Federation) -> None:
+    """Only it knows: rare values are then frequent, for all sites alike; more than any table has are refused."""
+    liar = {**TABLES, "south": Exaggerating(TABLES["south"].cells)}
+    results = anyio.run(all_roles, federation, {"min_frequency": 2}, {}, liar)
+    assert len({(fitted.sizes, fitted.infrequent, fitted.layout) for fitted in results.values()}) == 1
+    assert results[HUB].infrequent[0] < 4
+
+
+class Exaggerating(CategoryTable):
+    """Says that it has every value a thousand times as often."""
+
+    def categories(self, columns: Sequence[str], rules: TextRules) -> list[dict[str | None, int]]:
+        return [{text: 1000 * n for text, n in column.items()} for column in super().categories(columns, rules)]
+
+
+def more_rows(count: int) -> Change:
+    """Masks are added, so whoever sends a sum of them can add to what is under them."""
+
+    def change(message: wire.MaskedCounts) -> None:
+        elements = np.frombuffer(message.counts.elements, "<u8").copy()
+        elements += np.uint64(count)
+        message.counts.elements = elements.tobytes()
+
+    return change
 
 
 def test_a_forged_bound_gets_no_values(federation: Federation) -> None:

@@ -17,6 +17,7 @@ import anyio
 import numpy as np
 import pytest
 
+from commonscale.protocols.categories.hidden_sum import CHECKS
 from commonscale.protocols.categories.items import item
 from commonscale.seal import Envelope
 from commonscale.slot import ALL, HUB, Slot
@@ -417,15 +418,12 @@ def sizes(recording: Recording) -> dict[tuple[str, str, str], int]:
 
 @pytest.mark.parametrize("name", [name for name in STEPS if name not in ("bytes-norm", "ring")])
 def test_sizes_say_nothing_of_how_many_values_there_are(tmp_path: Path, name: str) -> None:
-    """One value a site or sixteen, the same at all sites or not: messages are as long as the bound says.
-
-    Excepted: RingOffsets and RingTotals, whose numbers take one byte below 128 and two below 16,384.
-    """
+    """One value a site or sixteen, the same at all sites or not: messages are as long as the bound says."""
     few = {site: ["x"] for site in SITES}
     many = {site: [f"v{i}" for i in range(at, at + 13 + at)] for at, site in enumerate(SITES)}
     one, other = (sizes(record(tmp_path / str(at), name, v)) for at, v in enumerate((few, many)))
-    # What is as long as there are identifiers, which is public, and the ring's numbers.
-    excepted = ("target.MaskedVector", "target.HiddenVector", "ring.RingOffsets", "ring.RingTotals")
+    # What is as long as there are identifiers, which is public.
+    excepted = ("target.MaskedVector", "target.HiddenVector")
     assert set(one) == set(other)
     assert {k: v for k, v in one.items() if k[0] not in excepted} == {
         k: v for k, v in other.items() if k[0] not in excepted
@@ -496,6 +494,8 @@ def test_the_coordinator_adds_up_what_only_the_sites_can_read(tmp_path: Path, na
         np.testing.assert_allclose((vector / 2.0**64).mean(), 0.5, atol=0.1)
     context = Slot(f"{JOB}/0", "in-use.MaskedCounts", "", HUB).context()
     opened = masks.remove64(hidden, recording.kept(FIRST, "OwnGroupKey"), context)
+    opened, checks = opened[:-CHECKS], opened[-CHECKS:]
+    assert len(np.unique(checks)) == CHECKS
     assert np.count_nonzero(opened) == recording.results[HUB].sizes[0]
     if name == "oprf-counts":
         truth = Counter(value for values in VALUES.values() for value in values)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import os
 import tracemalloc
 from pathlib import Path
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 from commonscale.config import DataSource
 from commonscale.errors import DataChanged, InfiniteValues, MissingColumn, UnreadableData, WrongType
 from commonscale.transforms import scaler
+from commonscale.transforms.categories import TextRules, canonical
 from commonscale.transforms.moments import Moments
 from participant.data import DuckTable
 from participant.transform import write_transformed
@@ -154,3 +156,54 @@ def test_a_million_rows_never_become_python_objects(tmp_path: Path) -> None:
         tracemalloc.stop()
     np.testing.assert_allclose([total for _, total, _ in totals], rows.sum(axis=0), rtol=1e-9)
     assert peak < 1 << 20
+
+
+RULES = TextRules()
+
+
+def test_a_quote_that_comes_late_is_no_part_of_a_category(tmp_path: Path) -> None:
+    """Thirty thousand plain rows, then quoted cells: texts are read as the table is."""
+    path = tmp_path / "late.csv"
+    late = '1,"y"\n2,"a, b"\n3,"say ""hi"""\n'
+    path.write_text("n,word\n" + "0,x\n" * 30_000 + late, encoding="utf-8")
+    table = DuckTable("here", "main", DataSource(path=path))
+    assert table.categories(["word"], RULES) == [{"x": 30_000, "y": 1, "a, b": 1, 'say "hi"': 1}]
+    assert table.target_sums(["word"], "n", RULES)[0]["a, b"] == (1, 2.0)
+
+
+def test_a_marker_of_missing_cells_may_stand_among_spaces(tmp_path: Path) -> None:
+    """As in the original Adult files; in CSV and Parquet alike."""
+    path = tmp_path / "a.csv"
+    path.write_text("n,word\n1, ?\n2,?\n3, Private\n", encoding="utf-8")
+    parquet = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"n": [1, 2, 3], "word": [" ?", "?", " Private"]}), parquet)
+    for file in (path, parquet):
+        table = DuckTable("here", "main", DataSource(path=file, missing=["?"]))
+        assert table.categories(["word"], RULES) == [{None: 2, "Private": 1}]
+        (batch,) = table.batches([], ["word"])
+        assert [canonical(cell) for cell in batch.column("word").to_pylist()] == [None, None, "Private"]
+
+
+def test_typed_columns_have_the_texts_that_a_person_would_write(tmp_path: Path) -> None:
+    """32-bit numbers, booleans, dates and times of a Parquet file equal the same cells of a CSV file."""
+    path, parquet = tmp_path / "a.csv", tmp_path / "a.parquet"
+    path.write_text("f,b,d,t,i\n0.1,True,2020-01-02,2020-01-02 03:04:05,007\n", encoding="utf-8")
+    when = dt.datetime(2020, 1, 2, 3, 4, 5)
+    columns = {
+        "f": pa.array([0.1], pa.float32()), "b": [True], "d": [when.date()], "t": pa.array([when], pa.timestamp("us")),
+        "i": ["007"],
+    }  # fmt: skip
+    pq.write_table(pa.table(columns), parquet)
+    names = list(columns)
+    found = [DuckTable("here", "main", DataSource(path=file)).categories(names, RULES) for file in (path, parquet)]
+    assert found[0] == found[1]
+    assert found[0][0] == {"0.1": 1}
+    assert found[0][4] == {"007": 1}
+
+
+def test_bytes_are_no_category(tmp_path: Path) -> None:
+    """A column of bytes is refused by name."""
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"raw": [b"Private"]}), path)
+    with pytest.raises(WrongType, match="column 'raw' holds bytes"):
+        DuckTable("here", "main", DataSource(path=path)).categories(["raw"], RULES)

@@ -8,6 +8,11 @@
 Counts are modulo 2^64; a private OR is a sum of random numbers where a site says yes. Vectors are modulo 2^256; wide
 integers are modulo a power of two that is public.
 
+A coordinator that adds something of its own to a sum could see from what the sites say next whether it made a
+difference. So counts carry 64 checks: for weights that only the sites know, the weighted sums of a site's counts are
+added up like counts, and must be the weighted sums of the totals. A change anywhere passes one of them with probability
+1/2 or less, all of them with 2^-64. After the other two the sites say nothing that depends on the sum.
+
 Callers agree on what they were shown (layout).
 
 Reveals: the sums, to all sites; nothing to the coordinator.
@@ -23,7 +28,7 @@ from google.protobuf.message import Message
 
 from commonscale.channel import Channel
 from commonscale.concurrency import offload
-from commonscale.errors import BadMessage
+from commonscale.errors import BadMessage, Disagreement
 from commonscale.protocols.private_or import vector64
 from commonscale.slot import HUB
 from commonscale.v1.protocols_pb2 import (
@@ -38,6 +43,8 @@ from commonscale.v1.protocols_pb2 import (
 )
 from crypto import masks, ring
 from crypto.masks import Integers
+
+CHECKS = 64
 
 
 def _mask_keys(ch: Channel, group_key: bytes, kind: type[Message]) -> tuple[dict[str, bytes], bytes]:
@@ -55,17 +62,29 @@ async def party_counts(ch: Channel, group_key: bytes, length: int, make: Callabl
     keys, context = _mask_keys(ch, group_key, MaskedCounts)
 
     def masked() -> MaskedCounts:
-        return MaskedCounts(counts=Counts(elements=masks.apply64(make(), ch.me, keys, context).tobytes()))
+        counts = make()
+        checked = np.concatenate([counts, masks.checks64(counts, group_key, context, CHECKS)])
+        return MaskedCounts(counts=Counts(elements=masks.apply64(checked, ch.me, keys, context).tobytes()))
 
     await ch.send(HUB, MaskedCounts, partial(offload, masked))  # 1.
-    told = vector64(ch, "the coordinator", await ch.recv_broadcast(HiddenCounts), length)  # 2.
-    return masks.remove64(told, group_key, context)  # 3.
+    told = vector64(ch, "the coordinator", await ch.recv_broadcast(HiddenCounts), length + CHECKS)  # 2.
+
+    def opened() -> Integers:  # 3.
+        total = masks.remove64(told, group_key, context)
+        if (masks.checks64(total[:length], group_key, context, CHECKS) != total[length:]).any():
+            raise Disagreement(
+                f"The sum in {ch.prefix}HiddenCounts of {ch.run} is not that of what the sites sent.",
+                "The coordinator is faulty or dishonest, or a site sent a damaged message.",
+            )
+        return total[:length]
+
+    return await offload(opened)
 
 
 async def coordinator_counts(ch: Channel, length: int) -> None:
     """The coordinator's role."""
     received = await ch.gather(MaskedCounts)
-    vectors = [vector64(ch, site, message, length) for site, message in received.items()]
+    vectors = [vector64(ch, site, message, length + CHECKS) for site, message in received.items()]
     total: Integers = np.sum(vectors, axis=0, dtype=np.uint64)
     await ch.broadcast(HiddenCounts(counts=Counts(elements=total.astype("<u8", copy=False).tobytes())))
 

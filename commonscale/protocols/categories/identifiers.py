@@ -32,7 +32,7 @@ class Options:
 async def party(ch: Channel, values: Values, options: Options, remembered: Remembered | None = None) -> Layout:
     """Role of a site."""
     if options.variant == "ring":
-        allocation = await ring.party(ch.scope("ring"), values.sizes, options.padding)
+        allocation = await ring.party(ch.scope("ring"), values.columns, values.sizes, options.padding)
         return await layout.party(ch, values, allocation.mine, allocation.sizes, options.wish)
     bounds = await set_bounds.party(ch.scope("bounds"), values.columns, values.sizes, options.max_categories)
     _check_bounds(ch, values, bounds)
@@ -57,7 +57,7 @@ async def coordinator(ch: Channel, columns: Sequence[str], options: Options) -> 
 
 async def _merged(ch: Channel, values: Values, bounds: Sequence[int], options: Options) -> list[Identifiers]:
     """Identifiers from the ring, and for values that others before me hold, theirs."""
-    allocation = await ring.party(ch.scope("ring"), values.sizes, options.padding)
+    allocation = await ring.party(ch.scope("ring"), values.columns, values.sizes, options.padding)
     if any(size > domain for size, domain in zip(allocation.sizes, _domains(ch, bounds, options), strict=True)):
         raise BadMessage(f"The sites took more identifiers in {ch.run} than the public bounds allow.")
     own = np.concatenate(allocation.mine)

@@ -33,9 +33,19 @@ class Values:
     def of(cls, table: TableCategories, columns: Sequence[str], rules: TextRules) -> Values:
         """From a table."""
         found = table.categories(columns, rules)
-        ordered = [sorted(column.items(), key=lambda item: (item[0] is not None, item[0] or "")) for column in found]
+        ordered = [sorted(column.items(), key=_order) for column in found]
         texts = tuple(tuple(text for text, _ in column) for column in ordered)
         return cls(tuple(columns), texts, tuple(tuple(count for _, count in column) for column in ordered))
+
+    def with_texts(self, more: Sequence[Sequence[str | None]]) -> Values:
+        """The same with further values, which do not occur."""
+        texts, counts = [], []
+        for own, own_counts, others in zip(self.texts, self.counts, more, strict=True):
+            known = dict(zip(own, own_counts, strict=True))
+            column = sorted((dict.fromkeys(others, 0) | known).items(), key=_order)
+            texts.append(tuple(text for text, _ in column))
+            counts.append(tuple(count for _, count in column))
+        return Values(self.columns, tuple(texts), tuple(counts))
 
     @property
     def sizes(self) -> list[int]:
@@ -49,6 +59,10 @@ class Values:
     def split(self, numbers: Identifiers) -> list[Identifiers]:
         """One array over all items as one a column."""
         return np.split(numbers, np.cumsum(self.sizes)[:-1])
+
+
+def _order(pair: tuple[str | None, int]) -> tuple[bool, str]:
+    return pair[0] is not None, pair[0] or ""
 
 
 def item(column: str, text: str | None) -> bytes:

@@ -5,15 +5,18 @@ Whatever protocol went before, every site now has a position for each of its val
 2. A hidden sum (see hidden_sum) tells the sites which positions are in use: a private OR, or pooled counts if rare
    values are to share an identifier.
 3. Where a job is extended, another hidden sum tells the sites the old identifier of a position: its holders put in
-   w and w·(identifier + 1) for random w; of the two sums the quotient is the identifier, and nothing says how many
-   held it.
+   w and w·(identifier + 1) modulo 2^64 for random w, twice; of two sums the quotient is the identifier, and nothing
+   says how many held it. (Factors of two in the sum of w cost digits; the pair with fewer of them counts.)
 4. Positions in use are numbered: old identifiers stay, the others follow in the order of their positions.
 5. Each site sends the sizes and a keyed hash of the whole layout; all must be equal, and all sites confirm that they
    are (agreement).
 
 Reveals: to all sites, which positions are in use, so how many different values there are (after a ring also how many
 of each site's identifiers: those that no earlier site has), or, where rare values are grouped, the pooled count of each
-position. To the coordinator and the analyst, how many identifiers there are.
+position; after a ring, a position that one site alone uses is that site's, and so is its count. Where a job is
+extended, to each site, which of its new values a site of the earlier job holds. To the coordinator and the analyst,
+how many identifiers there are and how many of them are of rare values; where a job is extended, who was in the earlier
+one.
 """
 
 from __future__ import annotations
@@ -34,14 +37,17 @@ from commonscale.protocols.categories.items import Identifiers, Values
 from commonscale.slot import HUB
 from commonscale.transforms.categories import Dictionary
 from commonscale.v1 import protocols_pb2 as wire
-from crypto import ring
 from crypto.masks import Integers
 
 UNUSED = -1
+# Identifiers of a column.
+MOST = 1 << 30
 
 IN_USE = "how many different values each column has at all sites together, and which anonymous positions are in use"
 COUNTS = "how often each anonymous identifier occurs at all sites together"
-SIZES = "how many identifiers each column has, and a keyed hash of their layout"
+SIZES = "how many identifiers each column has, how many of them rare values share, and a keyed hash of their layout"
+KNOWN = "which sites were in the job that is extended, and how many identifiers it had"
+NUMBERS = "of its values that the extended job did not give it: which of them a site of that job holds"
 
 
 @dataclass(frozen=True)
@@ -100,21 +106,20 @@ async def party(
 ) -> Layout:
     """Role of a site: `domains` says how many positions a column has."""
     key = await group_key.party(ch)
+    if not wish.compact:
+        public = _public(key, values.columns, domains, [], [], _nothing(values))
+        await _party_agree(ch, public)
+        own = zip(values.texts, positions, domains, strict=True)
+        return Layout(public, tuple(Dictionary(texts, tuple(p.tolist()), size) for texts, p, size in own), key)
     old = await _party_old(ch, values, wish, remembered) if wish.extends else _nothing(values)  # 1.
-    mapping: list[NDArray[np.int64]] = [np.arange(domain, dtype=np.int64) for domain in domains]
-    infrequent: list[NDArray[np.int64]] = [np.zeros(0, np.int64) for _ in domains]
-    if wish.compact:
-        flat = Flat(positions, domains)
-        counts = await _party_in_use(ch, key, flat, values, wish)  # 2.
-        numbers = await _party_numbers(ch, key, flat, values, old) if wish.extends else flat.nothing()  # 3.
-        mapping = [  # 4.
-            _number(ch, used, kept, size)
-            for used, kept, size in zip(flat.split(counts), flat.split(numbers), old.sizes, strict=True)
-        ]
-        if wish.min_frequency:
-            rare = [column < wish.min_frequency for column in flat.split(counts)]
-            infrequent = [np.sort(m[r & (m != UNUSED)]) for m, r in zip(mapping, rare, strict=True)]
-    public = _public(key, values.columns, mapping, infrequent, old)
+    flat = Flat(positions, domains)
+    counts = await _party_in_use(ch, key, flat, values, wish)  # 2.
+    numbers = await _party_numbers(ch, key, flat, values, old) if wish.extends else flat.nothing()  # 3.
+    columns = zip(flat.split(counts), flat.split(numbers), old.sizes, strict=True)
+    mapping = [_number(ch, used, kept, size) for used, kept, size in columns]  # 4.
+    infrequent = [_rare(ids, used, wish) for ids, used in zip(mapping, flat.split(counts), strict=True)]
+    sizes = [max(size, int(m.max(initial=UNUSED)) + 1) for m, size in zip(mapping, old.sizes, strict=True)]
+    public = _public(key, values.columns, sizes, mapping, infrequent, old)
     await _party_agree(ch, public)  # 5.
     return Layout(public, _dictionaries(values, positions, mapping, infrequent, public), key)
 
@@ -127,7 +132,7 @@ async def coordinator(ch: Channel, domains: Sequence[int], wish: Wish) -> Public
     if wish.compact:
         await hidden_sum.coordinator_counts(ch.scope("in-use"), sum(domains))  # 2.
         if wish.extends:
-            await hidden_sum.coordinator_vector(ch.scope("numbers"), 2 * sum(domains))  # 3.
+            await hidden_sum.coordinator_counts(ch.scope("numbers"), 4 * sum(domains))  # 3.
     gathered = await ch.gather(wire.Layout)  # 5.
     found = {site: Public(tuple(m.sizes), tuple(m.infrequent), m.digest) for site, m in gathered.items()}
     first = ch.parties[0]
@@ -177,6 +182,8 @@ async def _party_old(ch: Channel, values: Values, wish: Wish, remembered: Rememb
         raise Disagreement(
             f"The sites remember different layouts of job {wish.extends}.", "Name a job that all of them were in."
         )
+    if any(size > MOST for size in there[0].sizes):
+        raise BadMessage(f"Job {wish.extends} cannot have had so many identifiers.", "The coordinator is faulty.")
     return _Old(list(there[0].sizes), there[0].layout, remembered)
 
 
@@ -202,26 +209,21 @@ async def _party_in_use(ch: Channel, key: bytes, flat: Flat, values: Values, wis
 
 async def _party_numbers(ch: Channel, key: bytes, flat: Flat, values: Values, old: _Old) -> NDArray[np.int64]:
     """Step 3: the old identifier of every position, or UNUSED."""
-    mine = _own_numbers(values, old)
+    mine = np.array(_own_numbers(values, old), dtype=np.int64)
+    there = mine != UNUSED
 
-    def contribution() -> ring.Vector:
-        vector = np.zeros((2 * flat.length, ring.LIMBS), dtype=np.uint64)
-        for position, number in zip(flat.mine.tolist(), mine, strict=True):
-            if number != UNUSED:
-                weight = secrets.randbelow(ring.MODULUS)
-                pair = (weight, weight * (number + 1) % ring.MODULUS)
-                raw = b"".join(value.to_bytes(ring.ELEMENT_BYTES, "little") for value in pair)
-                vector[[2 * position, 2 * position + 1]] = ring.from_bytes(raw)
-        return vector
+    def contribution() -> Integers:
+        vector = np.zeros((flat.length, 2, 2), dtype=np.uint64)
+        weights = np.frombuffer(secrets.token_bytes(16 * int(there.sum())), "<u8").reshape(-1, 2).astype(np.uint64)
+        vector[flat.mine[there], :, 0] = weights
+        vector[flat.mine[there], :, 1] = weights * (mine[there, np.newaxis] + 1).astype(np.uint64)
+        return vector.ravel()
 
-    total = await hidden_sum.party_vector(ch.scope("numbers"), key, 2 * flat.length, contribution)
-    sums = ring.to_bytes(total)
+    total = await hidden_sum.party_counts(ch.scope("numbers"), key, 4 * flat.length, contribution)
+    pairs = total.reshape(flat.length, 2, 2)
+    used = np.flatnonzero(pairs[:, :, 0].any(axis=1))
     found = flat.nothing()
-    for position in np.flatnonzero(total[0::2].any(axis=1)).tolist():
-        at = 2 * position * ring.ELEMENT_BYTES
-        weight = int.from_bytes(sums[at : at + ring.ELEMENT_BYTES], "little")
-        product = int.from_bytes(sums[at + ring.ELEMENT_BYTES : at + 2 * ring.ELEMENT_BYTES], "little")
-        found[position] = _quotient(ch, weight, product) - 1
+    found[used] = _quotients(ch, pairs[used]) - 1
     return found
 
 
@@ -236,14 +238,31 @@ def _own_numbers(values: Values, old: _Old) -> list[int]:
     return numbers
 
 
-def _quotient(ch: Channel, weight: int, product: int) -> int:
-    """product/weight modulo 2^256, for a quotient below 2^64: factors of two in the weight cost digits at the top."""
-    twos = (weight & -weight).bit_length() - 1
-    modulus = ring.MODULUS >> twos
-    found = (product >> twos) * pow(weight >> twos, -1, modulus) % modulus
-    if not 0 < found < 1 << 62:
+def _quotients(ch: Channel, pairs: Integers) -> NDArray[np.int64]:
+    """product/weight modulo 2^64 of the pair whose weight has fewer factors of two; the other must say the same."""
+    found = np.zeros((len(pairs), 2), dtype=np.uint64)
+    bits = np.zeros((len(pairs), 2), dtype=np.int64)
+    for which in (0, 1):
+        weight, product = pairs[:, which, 0], pairs[:, which, 1]
+        lowest = weight & (~weight + np.uint64(1))
+        twos = np.where(weight == 0, 63, np.log2(np.maximum(lowest, 1).astype(np.float64))).astype(np.uint64)
+        odd = np.where(weight == 0, np.uint64(1), weight >> twos)
+        inverse = odd.copy()
+        for _ in range(5):  # Newton: each step doubles the digits, of which three are right at first
+            inverse *= np.uint64(2) - odd * inverse
+        bits[:, which] = 64 - twos.astype(np.int64)
+        found[:, which] = ((product >> twos) * inverse) & _low_bits(bits[:, which])
+    best = found[np.arange(len(pairs)), bits.argmax(axis=1)]
+    agreed = ((found ^ best[:, np.newaxis]) & _low_bits(bits)) == 0
+    if not agreed.all() or (best == 0).any() or (best >> np.uint64(31)).any():
         raise BadMessage(f"The sites put different old identifiers on one value in {ch.run}.")
-    return found
+    quotients: NDArray[np.int64] = best.astype(np.int64)
+    return quotients
+
+
+def _low_bits(count: NDArray[np.int64]) -> Integers:
+    ones: Integers = np.uint64(0xFFFF_FFFF_FFFF_FFFF) >> (64 - count).clip(0, 63).astype(np.uint64)
+    return ones
 
 
 def _number(ch: Channel, used: NDArray[np.int64], kept: NDArray[np.int64], size: int) -> NDArray[np.int64]:
@@ -257,19 +276,27 @@ def _number(ch: Channel, used: NDArray[np.int64], kept: NDArray[np.int64], size:
     return mapping
 
 
+def _rare(ids: NDArray[np.int64], counts: NDArray[np.int64], wish: Wish) -> NDArray[np.int64]:
+    """Identifiers that occur less often than asked for."""
+    return np.sort(ids[(counts < wish.min_frequency) & (ids != UNUSED)])
+
+
 def _public(
     key: bytes,
     columns: Sequence[str],
+    sizes: Sequence[int],
     mapping: Sequence[NDArray[np.int64]],
     infrequent: Sequence[NDArray[np.int64]],
     old: _Old,
 ) -> Public:
-    sizes = [max(size, int(m.max(initial=UNUSED)) + 1) for m, size in zip(mapping, old.sizes, strict=True)]
+    """Sizes, and a keyed hash of everything that sites must have alike."""
     digest = hashlib.sha256(old.layout)
-    for name, ids, rare, size in zip(columns, mapping, infrequent, sizes, strict=True):
-        for part in (name.encode(), ids.astype("<i8").tobytes(), rare.astype("<i8").tobytes(), size.to_bytes(8, "big")):
-            digest.update(len(part).to_bytes(8, "big") + part)
-    return Public(tuple(sizes), tuple(map(len, infrequent)), group_key.authenticate(key, digest.digest()))
+    names = [name.encode() for name in columns]
+    numbers = [np.array(sizes), *mapping, *infrequent]
+    for part in (*names, *(np.asarray(array).astype("<i8").tobytes() for array in numbers)):
+        digest.update(len(part).to_bytes(8, "big") + part)
+    rare = tuple(map(len, infrequent)) or (0,) * len(columns)
+    return Public(tuple(sizes), rare, group_key.authenticate(key, digest.digest()))
 
 
 async def _party_agree(ch: Channel, public: Public) -> None:

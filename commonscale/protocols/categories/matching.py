@@ -53,9 +53,12 @@ async def party(ch: Channel, values: Values, bounds: Sequence[int]) -> list[Iden
         mine = await tokens.ask(ch, keyholder, values.items(), total)
     # 2. Send them among dummies; what was sent says where mine are.
     short = [token[:TOKEN_BYTES] for token in mine]
-    payload = await ch.send(HUB, Tokens, lambda: Tokens(tokens=mixed(values.sizes, short, bounds)))
-    sent = parse(Tokens, payload, ch.slot(Tokens, ch.me, HUB))
-    where = places(ch, sent.tokens, short)
+
+    def all_tokens() -> Tokens:
+        return Tokens(tokens=mixed(values.sizes, short, bounds))
+
+    sent = parse(Tokens, await ch.send(HUB, Tokens, partial(offload, all_tokens)), ch.slot(Tokens, ch.me, HUB))
+    where = await offload(places, ch, sent.tokens, short)
     # 3. Positions.
     told = await ch.recv(TokenPositions, HUB)
     positions = _positions(ch, told.positions, bounds, len(ch.parties))

@@ -23,11 +23,9 @@ import numpy as np
 
 from commonscale.channel import Channel
 from commonscale.errors import BadMessage
+from commonscale.protocols.categories import set_bounds
 from commonscale.protocols.categories.items import Identifiers
 from commonscale.v1.protocols_pb2 import RingOffsets, RingTotals
-
-# More than this, and a site is damaged or lies.
-_MOST = 1 << 40
 
 REVEALS = "how many identifiers the sites before it in the ring took in each column, padding included, and all together"
 
@@ -40,8 +38,11 @@ class Allocation:
     sizes: list[int]
 
 
-async def party(ch: Channel, counts: Sequence[int], padding: int) -> Allocation:
+async def party(ch: Channel, columns: Sequence[str], counts: Sequence[int], padding: int) -> Allocation:
     """Role of a site with so many values in each column."""
+    set_bounds.check(ch, columns, counts, set_bounds.MOST)
+    # More than all sites together may take, and one is damaged or lies.
+    most = len(ch.parties) * (set_bounds.MOST + padding)
     first, last = ch.parties[0], ch.parties[-1]
     at = ch.parties.index(ch.me)
     lots = await ch.keep("Lots", lambda: _draw(counts, padding))
@@ -49,15 +50,17 @@ async def party(ch: Channel, counts: Sequence[int], padding: int) -> Allocation:
     # 1. Take my identifiers and pass on what comes after them.
     before = [0] * len(counts)
     if ch.me != first:
-        before = _checked(ch, ch.parties[at - 1], (await ch.recv(RingOffsets, ch.parties[at - 1])).next, len(counts))
+        before = _checked(
+            ch, ch.parties[at - 1], (await ch.recv(RingOffsets, ch.parties[at - 1])).next, len(counts), most
+        )
     after = [start + size for start, size in zip(before, taken, strict=True)]
     await ch.send(ch.parties[(at + 1) % len(ch.parties)], RingOffsets, lambda: RingOffsets(next=after))
     # 2. The totals.
     if ch.me == first:
-        sizes = _checked(ch, last, (await ch.recv(RingOffsets, last)).next, len(counts))
+        sizes = _checked(ch, last, (await ch.recv(RingOffsets, last)).next, len(counts), most)
         await ch.scatter(RingTotals, {site: lambda: RingTotals(sizes=sizes) for site in ch.parties[1:]})
     else:
-        sizes = _checked(ch, first, (await ch.recv(RingTotals, first)).sizes, len(counts))
+        sizes = _checked(ch, first, (await ch.recv(RingTotals, first)).sizes, len(counts), most)
     if any(end > size for end, size in zip(after, sizes, strict=True)):
         raise BadMessage(f"{first} sent totals in {ch.prefix}RingTotals of {ch.run} below what {ch.me} has taken.")
     return Allocation([start + place for start, place in zip(before, places, strict=True)], sizes)
@@ -77,7 +80,7 @@ def _read(lots: bytes, counts: Sequence[int]) -> tuple[list[int], list[Identifie
     return taken.tolist(), places
 
 
-def _checked(ch: Channel, sender: str, numbers: Sequence[int], columns: int) -> list[int]:
-    if len(numbers) != columns or any(number > _MOST for number in numbers):
+def _checked(ch: Channel, sender: str, numbers: Sequence[int], columns: int, most: int) -> list[int]:
+    if len(numbers) != columns or any(number > most for number in numbers):
         raise BadMessage(f"{sender} sent identifiers in {ch.prefix}Ring of {ch.run} that cannot be.")
     return list(numbers)

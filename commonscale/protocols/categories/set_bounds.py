@@ -22,16 +22,18 @@ REVEALS = "a power of two that no site's number of values in each column exceeds
 
 async def party(ch: Channel, columns: Sequence[str], sizes: Sequence[int], declared: int) -> list[int]:
     """Role of a site: a bound a column."""
-    most = declared or MOST
-    for column, size in zip(columns, sizes, strict=True):
-        if size > most:
-            raise TooManyCategories(
-                f"{ch.me}: column {column!r} has more than {most:,} different values.",
-                "Declare a larger max_categories." if declared else "It is hardly a categorical column; leave it out.",
-            )
+    check(ch, columns, sizes, declared or MOST)
     if declared:
         return [declared] * len(columns)
     return _in_range(await powers.party(ch, [max(size, LEAST) for size in sizes]))
+
+
+def check(ch: Channel, columns: Sequence[str], sizes: Sequence[int], most: int) -> None:
+    """Raise if I have more values than the bound."""
+    for column, size in zip(columns, sizes, strict=True):
+        if size > most:
+            remedy = "Declare a larger max_categories." if most < MOST else "It is hardly categorical; leave it out."
+            raise TooManyCategories(f"{ch.me}: column {column!r} has more than {most:,} different values.", remedy)
 
 
 async def coordinator(ch: Channel, columns: Sequence[str], declared: int) -> list[int]:

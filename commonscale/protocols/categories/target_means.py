@@ -11,6 +11,8 @@ Differs from the paper: its formula has p(f = x | c = 1), its text the mean of t
 latter, the former is `formula = "printed"`.
 
 Reveals: to all sites, the pooled count and sum of the target for each anonymous identifier; nothing to the coordinator.
+For a value that one site alone holds, these are that site's own numbers. After `oprf` nobody knows whose; after a ring
+(`apsi`, `otmppsi`) the order of the identifiers says it.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ from commonscale.protocols.categories.layout import Layout
 from crypto import ring
 
 REVEALS = "pooled count and sum of the target for each anonymous identifier"
+REVEALS_ALONE = "; of a value that one site alone holds, that site's own, and the ring's order says whose"
 
 # (rows, sum of the target) of a value.
 Sums = tuple[int, float]

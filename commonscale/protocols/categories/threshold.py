@@ -20,11 +20,14 @@ through the coordinator, who takes the blinding away, computes the reconstructor
 share of a value says nothing of the others. Bins hold one share instead of β.
 
 Reveals: to the reconstructor, for each value that t sites hold, which sites hold it (not which value, unless it is
-its own); to the holders of such a value, who else holds it. To the coordinator, nothing.
+its own); to the holders of such a value, who holds it first in the ring, and to that one, who else (in tables, where
+the first has lost its bin, the next one is told). To the coordinator, nothing; but with t > 2 it has the tokens of the
+reconstructor's values: together with the keyholder, or with a site that has the same values, it can read them.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence, Set
 from functools import partial
 
@@ -33,7 +36,7 @@ from numpy.typing import NDArray
 
 from commonscale.channel import Channel
 from commonscale.concurrency import concurrently, offload
-from commonscale.errors import BadMessage
+from commonscale.errors import BadMessage, TooManyCategories
 from commonscale.protocols.categories import matching, tokens
 from commonscale.protocols.categories.items import Identifiers, Values
 from commonscale.slot import HUB
@@ -45,7 +48,12 @@ NO_CLASS = 0xFFFF_FFFF
 _ENTRY = np.dtype([("class", "<u4"), ("identifier", "<u4")])
 
 REVEALS_HITS = "which sites hold each of the anonymous values that at least {t} sites hold"
-REVEALS_OWNERS = "of its own values that at least {t} sites hold, which sites hold each"
+REVEALS_OWNERS = "of its own values that at least {t} sites hold: who holds it first in the ring; to that one, who else"
+REVEALS_TOKENS = "tokens of the last site's values: nothing, unless the keyholder or a site with the same values helps"
+
+# Interpolations of one reconstruction: about a quarter of an hour; and bytes of one site's tables.
+_MOST_WORK = 10**10
+_MOST_BYTES = 1 << 30
 
 # What a site's item in a place is, and where a class of values is held: the same for both ways to find hits.
 Classes = dict[int, tuple[int, frozenset[int]]]
@@ -56,14 +64,25 @@ async def party(
 ) -> Identifiers:
     """Role of a site: my identifiers, with the first holder's in place of mine where t sites hold a value."""
     items = values.items()
+    _check_work(len(ch.parties), Shape(threshold, bound), general or threshold > 2)
     way = _General(ch, items, Shape(threshold, bound)) if general or threshold > 2 else _Shortcut(ch, items, bound)
     occupied = await way.send_shares()  # 1. and 2.
     reconstructor = ch.parties[-1]
     if ch.me == reconstructor:
         await way.reconstruct()  # 3.
     hits = await ch.recv(wire.Hits, reconstructor) if ch.me != reconstructor else way.own_hits()
-    found = _classes(ch, hits, occupied, len(items))
+    found = await offload(_classes, ch, hits, occupied, len(items))
     return await _exchange(ch, mine, found, bound)  # 4.
+
+
+def _check_work(sites: int, shape: Shape, tables: bool) -> None:
+    """Raise where trying all t sites on all cells would take hours."""
+    tries = math.comb(sites, shape.threshold) * shape.threshold * shape.cells
+    if tables and (tries > _MOST_WORK or shape.size_bytes > _MOST_BYTES):
+        raise TooManyCategories(
+            f"Trying every {shape.threshold} of {sites} sites on {shape.items:,} values takes {tries:.1g} steps.",
+            "Take fewer columns in a step, fewer sites, or another threshold.",
+        )
 
 
 async def coordinator(ch: Channel, bound: int, threshold: int) -> None:
@@ -218,14 +237,24 @@ def _merge(parties: Sequence[str], sets: Mapping[str, Sequence[bytes]]) -> dict[
     shared = {token: at for at, token in enumerate(sorted(t for t, sites in holders.items() if len(sites) > 1))}
     found = {}
     for site in parties:
-        hits = {at: (shared[token], holders[token]) for at, token in enumerate(sets[site]) if token in shared}
+        me = parties.index(site)
+        hits = {
+            at: (shared[token], _told(me, holders[token])) for at, token in enumerate(sets[site]) if token in shared
+        }
         found[site] = _hits(hits, len(sets[site]), len(parties))
     return found
 
 
 def _hits_of(site: int, hits: Sequence[Hit], cells: int, sites: int) -> wire.Hits:
     """A site's view of the hits: a cell is its own class, and a site is in at most one hit a cell."""
-    return _hits({hit.cell: (hit.cell, hit.members) for hit in hits if site in hit.members}, cells, sites)
+    mine = (hit for hit in hits if site in hit.members)
+    return _hits({hit.cell: (hit.cell, _told(site, hit.members)) for hit in mine}, cells, sites)
+
+
+def _told(site: int, members: Set[int]) -> Set[int]:
+    """The first holder needs to know all; the others, who it is."""
+    first = min(members)
+    return members if site == first else {site, first}
 
 
 def _hits(hits: Mapping[int, tuple[int, Set[int]]], places: int, sites: int) -> wire.Hits:
