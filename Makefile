@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PROTOS := $(wildcard proto/commonscale/v1/*.proto)
 
-.PHONY: help demo test test-crash test-fuzz check format proto lock clean
+.PHONY: help demo test test-long test-crash test-fuzz check format proto lock clean
 
 help:  ## This list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -24,13 +24,16 @@ $(READY): pyproject.toml requirements.lock
 demo: $(READY)  ## Four hospitals and a coordinator on this machine find the z-score scaler of their pooled data
 	@$(BIN)/commonscale demo
 
-test: $(READY)  ## All tests (those on PostgreSQL need its server programs: Debian package postgresql)
-	@COMMONSCALE_CRASH_STRIDE=7 $(BIN)/python -m pytest
+test: $(READY)  ## The tests, under ten minutes (those on PostgreSQL need its server programs: Debian package postgresql)
+	@COMMONSCALE_CRASH_STRIDE=7 $(BIN)/python -m pytest -m 'not long'
 
-test-crash: $(READY)  ## The crash matrix with every single operation (make test takes every seventh)
+test-long: $(READY)  ## Tests that take longer: jobs under encryption with ten sites, damaged messages
+	@$(BIN)/python -m pytest -m 'long and not crash'
+
+test-crash: $(READY)  ## The crash matrices, in memory and over real daemons (make test takes a few crashes in memory)
 	@$(BIN)/python -m pytest -m crash tests/e2e tests/protocol
 
-test-fuzz: $(READY)  ## 2,000 damaged messages, half from a site and half from a coordinator (make test sends 60)
+test-fuzz: $(READY)  ## 2,000 damaged messages, half from a site and half from a coordinator (make test-long sends 60)
 	@COMMONSCALE_FUZZ=2000 $(BIN)/python -m pytest tests/e2e/test_fuzz.py
 
 check: $(READY)  ## Linters, strict types, layers, generated code

@@ -25,6 +25,8 @@ from commonscale.localnet import LocalFederation
 from commonscale.pipeline import Pipeline
 from tests.e2e.conftest import job, run, write_csv
 
+pytestmark = pytest.mark.long
+
 COUNT = int(os.environ.get("COMMONSCALE_FUZZ", "60")) // 2
 AT_ONCE = 8
 # Four times what the longest of these jobs takes beside seven others on two cores.
@@ -141,7 +143,7 @@ def crashes(federation: LocalFederation) -> Counter[str]:
 @pytest.fixture(scope="module")
 def honest(federation: LocalFederation, marks: Path) -> dict[str, Job]:
     """What every pipeline ends with when nobody misbehaves."""
-    ended = end(federation, {f"count-{name}": name for name in PIPELINES}, deadline_s=120)
+    ended = end(federation, {f"count-{name}": name for name in PIPELINES}, deadline_s=240)
     assert {job_id: done.wire.error for job_id, done in ended.items() if done.state != "done"} == {}
     return {name: ended[f"count-{name}"] for name in PIPELINES}
 

@@ -68,7 +68,7 @@ def test_two_steps_in_one_job(federation: LocalFederation) -> None:
     got = [step["mean"][0] for step in done.result]
     np.testing.assert_allclose(got, expected.mean(axis=0), rtol=1e-12)
     names = {path.name for path in (federation.directory / "a" / "state" / "results" / done.id).iterdir()}
-    assert names == {"0-zscore.skops", "1-zscore.skops", "parameters.json"}
+    assert names == {"0-zscore.skops", "1-zscore.skops", "pipeline.skops", "parameters.json"}
 
 
 def test_the_disclosure_report_says_what_and_to_whom(federation: LocalFederation) -> None:

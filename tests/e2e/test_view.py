@@ -127,7 +127,9 @@ NORMALIZERS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", NORMALIZERS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.long] * name.startswith("robust")) for name in NORMALIZERS]
+)
 def test_no_local_extreme_or_quantile_is_in_the_coordinators_view(federation: LocalFederation, name: str) -> None:
     """Neither a minimum, a maximum, a quartile nor a row of any site, in database, files, log and metrics."""
     done = submit(federation, job(GOOD, ["age", "chol"], **NORMALIZERS[name]))

@@ -161,6 +161,7 @@ def test_two_thousand_categories_a_site(tmp_path: Path, name: str, sites: int) -
     assert_equals_pooled(results, tables, ["a"], threshold=threshold_of(name, sites))
 
 
+@pytest.mark.long
 def test_twenty_thousand_categories_a_site(tmp_path: Path) -> None:
     """With `oprf`; three sites, a quarter of a site's values common to all of them."""
     tables = {

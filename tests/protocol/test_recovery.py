@@ -95,6 +95,7 @@ def test_the_others_end_without_a_lost_site(tmp_path: Path, victim: str, kind: s
     assert set(made) == {1}
 
 
+@pytest.mark.long
 def test_without_escrow_the_run_waits_for_the_lost_site(tmp_path: Path) -> None:
     """Until the job's deadline, which names it; nothing is opened."""
     federation = Federation(tmp_path, SITES)
