@@ -182,7 +182,10 @@ def assert_pooled(world: World, dataset: str, done: Job, columns: list[str], thr
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize("dataset", ["adult-4", "german-4", "adult-10", "german-10"])
+@pytest.mark.parametrize(
+    "dataset",
+    ["adult-4", "german-4", *(pytest.param(name, marks=pytest.mark.long) for name in ("adult-10", "german-10"))],
+)
 def test_identifiers_are_the_same_everywhere(world: World, dataset: str, variant: str) -> None:
     """For each way to compare, Adult and German Credit at 4 and 10 sites: equal to the pooled dictionary."""
     columns = CATEGORICAL[dataset.partition("-")[0]]

@@ -281,7 +281,7 @@ CHECKS: dict[str, Callable[[dict[str, Any], dict[str, Any], Any, np.ndarray], No
 
 
 # Groups whose jobs compute longest under encryption.
-LONG = {"breast-10", "hcv-3"}
+LONG = {"breast-4", "breast-10", "hcv-3"}
 
 
 @pytest.mark.parametrize(

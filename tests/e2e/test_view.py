@@ -128,7 +128,7 @@ NORMALIZERS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.long] * name.startswith("robust")) for name in NORMALIZERS]
+    "name", [pytest.param(name, marks=[pytest.mark.long] * (name != "minmax-search")) for name in NORMALIZERS]
 )
 def test_no_local_extreme_or_quantile_is_in_the_coordinators_view(federation: LocalFederation, name: str) -> None:
     """Neither a minimum, a maximum, a quartile nor a row of any site, in database, files, log and metrics."""

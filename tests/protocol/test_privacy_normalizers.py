@@ -73,9 +73,8 @@ def local_values(rows: np.ndarray) -> list[float]:
     return sorted(found - revealed)
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.long] * (name in {"private", "counts-shares"})) for name in STEPS]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("name", STEPS)
 def test_no_local_value_can_be_read_from_any_message(tmp_path: Path, name: str) -> None:
     """In no encoding, in nothing that passed the coordinator."""
     messages, _ = record(tmp_path, name)
