@@ -107,8 +107,8 @@ def submit_patiently(federation: LocalFederation, job_id: str, **step: Any) -> J
     return run(work)
 
 
-# Under encryption a job has hundreds of operations, most of them alike: every 23rd has its turn. Of encodings every 4th
-# or 6th; in memory (tests/protocol) every one has.
+# Under encryption a job has hundreds of operations, most of them alike: every 23rd has its turn. Of encodings every 8th
+# or 12th; in memory (tests/protocol) every one has.
 ENCRYPTED = {"transform": "minmax", "variant": "tree", "ckks": {"profile": "test"}}
 OPRF = {"transform": "onehot", "variant": "oprf"}
 APSI = {"transform": "onehot", "variant": "apsi"}
@@ -122,11 +122,11 @@ THRESHOLD = {"transform": "onehot", "variant": "otmppsi", "threshold": 3}
         ("b", 25, {}, 1),
         ("coordinator", 200, ENCRYPTED, 23),
         ("b", 120, ENCRYPTED, 23),
-        ("coordinator", 70, OPRF, 4),
-        ("a", 40, OPRF, 4),
-        ("b", 50, APSI, 6),
-        ("coordinator", 75, THRESHOLD, 6),
-        ("c", 45, THRESHOLD, 6),
+        ("coordinator", 65, OPRF, 8),
+        ("a", 35, OPRF, 8),
+        ("b", 45, APSI, 12),
+        ("coordinator", 70, THRESHOLD, 12),
+        ("c", 40, THRESHOLD, 12),
     ],
     ids=[
         "coordinator",
