@@ -21,11 +21,9 @@ import pyarrow.parquet as pq
 from bench.encoding_study.data import ADULT
 from bench.encoding_study.partition import partition
 from bench.normalization_study.data import data_directory
-from bench.usage import usage
+from bench.usage import finished_job, usage
 from commonscale.cli.console import run
-from commonscale.client import Client, Job
 from commonscale.localnet import LocalFederation
-from commonscale.pipeline import Pipeline
 from participant.inputs import MEMORY_FILE
 
 MODEL = "bench"
@@ -56,7 +54,6 @@ PAPER_MS: dict[str, dict[int, float]] = {
     "rolling-hash": dict.fromkeys((4, 6, 8, 10), 853),
     "target": dict.fromkeys((4, 6, 8, 10), 183),
 }
-_DEADLINE_S = 3600
 
 Tables = dict[str, dict[str, list[str]]]
 
@@ -80,7 +77,7 @@ def measure(
                 continue
             step = {"columns": columns, **STEPS[name]}
             say(f"warming up {name}")
-            run(lambda step=step: _job(federation, {**step, "columns": columns[:1]}))  # type: ignore[misc]
+            run(lambda step=step: finished_job(federation, {**step, "columns": columns[:1]}))  # type: ignore[misc]
             found = []
             for number in range(repeats):
                 say(f"measuring {name} ({number + 1}/{repeats})")
@@ -93,7 +90,7 @@ def measure(
 def _measure_job(federation: LocalFederation, name: str, step: dict[str, Any], tables: Tables) -> dict[str, Any]:
     before = usage(federation)
     start = time.perf_counter()
-    job = run(lambda: _job(federation, step))
+    job = run(lambda: finished_job(federation, step))
     wall = time.perf_counter() - start
     after = usage(federation)
     sites = len(federation.sites)
@@ -142,16 +139,6 @@ def _equals_pooled(federation: LocalFederation, job_id: str, step: dict[str, Any
         if sorted(numbers) != list(range(len(numbers))):
             return False
     return True
-
-
-async def _job(federation: LocalFederation, step: dict[str, Any]) -> Job:
-    async with Client(federation.analyst()) as client:
-        pipeline = Pipeline.model_validate(
-            {"name": "bench", "sites": federation.sites, "deadline_s": _DEADLINE_S, "steps": [step]}
-        )
-        job = await client.wait((await client.submit(pipeline)).id)
-        _ = job.result
-        return job
 
 
 def _adult(sites: int) -> Tables:

@@ -18,12 +18,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from bench.usage import usage
+from bench.usage import finished_job, usage
 from commonscale.audit import verify
 from commonscale.cli.console import run
-from commonscale.client import Client, Job
 from commonscale.localnet import LocalFederation
-from commonscale.pipeline import Pipeline
 
 # (protocol, variant): the step, and what the paper took with 10 parties on 6 cores without a network.
 STEPS: dict[str, tuple[dict[str, Any], float | None]] = {
@@ -41,7 +39,6 @@ STEPS: dict[str, tuple[dict[str, Any], float | None]] = {
 }
 DEFAULT = ("zscore/ckks", "minmax/search", "minmax/all-pairs", "minmax/tree", "minmax/sequential",
            "robust/counts", "robust/counts-ckks", "robust/binary")  # fmt: skip
-_DEADLINE_S = 3600
 
 
 def measure(
@@ -89,7 +86,7 @@ def _warm_up(federation: LocalFederation, step: dict[str, Any]) -> None:
     light = {**step, "columns": step["columns"][:1]}
     if step.get("variant") in ("sequential", "binary", "private"):
         light = {"transform": "minmax", "variant": "all-pairs", "columns": light["columns"], "ckks": step["ckks"]}
-    run(lambda: _job(federation, light))
+    run(lambda: finished_job(federation, light))
 
 
 def _measure_job(
@@ -97,7 +94,7 @@ def _measure_job(
 ) -> dict[str, Any]:
     before = usage(federation)
     start = time.perf_counter()
-    job = run(lambda: _job(federation, step))
+    job = run(lambda: finished_job(federation, step))
     total = time.perf_counter() - start
     after = usage(federation)
     messages = _sent(federation, job.id)
@@ -121,16 +118,6 @@ def _measure_job(
         "max_error": error(job.result[0], pooled),
         "paper_s": paper_s,
     }
-
-
-async def _job(federation: LocalFederation, step: dict[str, Any]) -> Job:
-    async with Client(federation.analyst()) as client:
-        pipeline = Pipeline.model_validate(
-            {"name": "bench", "sites": federation.sites, "deadline_s": _DEADLINE_S, "steps": [step]}
-        )
-        job = await client.wait((await client.submit(pipeline)).id)
-        _ = job.result
-        return job
 
 
 def _sent(federation: LocalFederation, job_id: str) -> list[dict[str, Any]]:

@@ -1,12 +1,15 @@
-"""What a federation of real processes has used so far."""
+"""One job on a federation of real processes, and what the federation has used so far."""
 
 from __future__ import annotations
 
 import urllib.request
+from typing import Any
 
 import psutil
 
+from commonscale.client import Client, Job
 from commonscale.localnet import LocalFederation, Process
+from commonscale.pipeline import Pipeline
 
 
 def usage(federation: LocalFederation) -> dict[str, float]:
@@ -29,3 +32,17 @@ def _message_bytes(participant: Process) -> dict[str, float]:
     prefix = "commonscale_message_bytes_total{event="
     found = {line.split('"')[1]: float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(prefix)}
     return {event: found.get(event, 0.0) for event in ("sent", "received")}
+
+
+DEADLINE_S = 3600
+
+
+async def finished_job(federation: LocalFederation, step: dict[str, Any]) -> Job:
+    """Submit one step to all sites and wait for its end; raises the job's error if it did not end well."""
+    async with Client(federation.analyst()) as client:
+        pipeline = Pipeline.model_validate(
+            {"name": "bench", "sites": federation.sites, "deadline_s": DEADLINE_S, "steps": [step]}
+        )
+        job = await client.wait((await client.submit(pipeline)).id)
+        _ = job.result
+        return job
