@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,12 @@ class AuditLog:
             self._last = str(entry["hash"])
             self._count += 1
 
+    @property
+    def head(self) -> tuple[int, str]:
+        """How many lines this log has written, and the hash of the last."""
+        with self._lock:
+            return self._count, self._last
+
     def _write(self, line: bytes) -> None:
         """The whole line or nothing of it."""
         before = os.fstat(self._file).st_size
@@ -69,26 +76,36 @@ class AuditLog:
 
 def verify(path: Path) -> list[dict[str, Any]]:
     """All entries, or ConfigError naming the first line that does not fit."""
+    return list(walk(path))
+
+
+def walk(path: Path, end: int | None = None) -> Iterator[dict[str, Any]]:
+    """Entry by entry, each after it was checked; up to a byte, for a file that is being written."""
     previous = GENESIS
-    entries: list[dict[str, Any]] = []
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        with path.open("rb") as file:
+            number = 0
+            while (end is None or file.tell() < end) and (line := file.readline()):
+                number += 1
+                entry = _checked(path, number, line, previous)
+                previous = entry["hash"]
+                yield entry
     except OSError as error:
         raise ConfigError(f"Cannot read the audit log {path}: {error.strerror}.") from None
-    for number, line in enumerate(lines, start=1):
-        try:
-            entry = json.loads(line)
-            intact = entry["previous"] == previous and entry["number"] == number and entry["hash"] == _hash(entry)
-        except (ValueError, KeyError, TypeError):
-            intact = False
-        if not intact:
-            raise ConfigError(
-                f"The audit log {path} is broken at line {number}: a line was changed, removed or inserted.",
-                "Keep the file as evidence and move it away; the daemon then begins a new one.",
-            )
-        entries.append(entry)
-        previous = entry["hash"]
-    return entries
+
+
+def _checked(path: Path, number: int, line: bytes, previous: str) -> dict[str, Any]:
+    try:
+        entry: dict[str, Any] = json.loads(line)
+        intact = entry["previous"] == previous and entry["number"] == number and entry["hash"] == _hash(entry)
+    except (ValueError, KeyError, TypeError):
+        intact = False
+    if not intact:
+        raise ConfigError(
+            f"The audit log {path} is broken at line {number}: a line was changed, removed or inserted.",
+            "Keep the file as evidence and move it away; the daemon then begins a new one.",
+        )
+    return entry
 
 
 def _drop_torn_line(path: Path) -> None:

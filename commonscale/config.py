@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import ipaddress
+import re
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args
 
 import tomli
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, ValidationInfo
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from commonscale.errors import ConfigError
 from commonscale.slot import NAME_PATTERN
@@ -23,6 +34,15 @@ def _check_name(name: str) -> str:
     return name
 
 
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches an address of this host."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+HOST_PATTERN = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
 ConfigPath = Annotated[Path, AfterValidator(_beside_config)]
 Name = Annotated[str, AfterValidator(_check_name)]
 
@@ -52,18 +72,33 @@ class Limits(Section):
     retention_s: int = Field(default=24 * 3600, ge=0)
 
 
+class Dashboard(Section):
+    """The coordinator's page for its operators."""
+
+    # Empty: none.
+    listen: str = "127.0.0.1:7490"
+    # With the coordinator's certificate, and members may show theirs instead of a token. False: behind a proxy only.
+    tls: bool = True
+    # Further names under which it is reached, beside those in the certificate.
+    hosts: list[str] = []
+
+
 class CoordinatorConfig(Section):
     """`commonscale coordinator --config coordinator.toml`."""
 
     listen: str = "0.0.0.0:7443"
-    # /healthz and /metrics, without TLS: keep it on an address that only operators reach.
+    # /healthz, /livez and /metrics, without TLS: keep it on an address that only operators reach.
     http_listen: str = "127.0.0.1:7480"
     database: str = "sqlite:///coordinator.db"
+    # Where payloads over 64 KiB and collective keys are kept: in the two directories below, or in the database, so that
+    # replicas need to share nothing else.
+    blob_store: Literal["files", "database"] = "files"
     blobs: ConfigPath = Field(default=Path("blobs"), validate_default=True)
     # Collective public keys that later jobs of the same sites use again.
     keys: ConfigPath = Field(default=Path("keys"), validate_default=True)
     tls: Tls
     limits: Limits = Limits()
+    dashboard: Dashboard = Dashboard()
 
 
 class DataSource(Section):
@@ -103,6 +138,37 @@ class VaultConfig(Section):
     passphrase_file: ConfigPath | None = None
 
 
+class Page(Section):
+    """The site's own page: policy, approvals, what left. See docs/site-page.md."""
+
+    # Empty: no page.
+    listen: str = "127.0.0.1:7482"
+    # Further names under which browsers may ask for it.
+    hosts: list[str] = []
+    # For a container that publishes the port to its host's loopback.
+    any_address: bool = False
+
+    @field_validator("hosts")
+    @classmethod
+    def _plain_names(cls, hosts: list[str]) -> list[str]:
+        for host in hosts:
+            if not HOST_PATTERN.fullmatch(host):
+                raise ValueError(f"{host!r} is not a host's name: no pattern, no port")
+        return hosts
+
+    @model_validator(mode="after")
+    def _is_local(self) -> Page:
+        host = self.listen.rpartition(":")[0].strip("[]")
+        if self.listen and not host:
+            raise ValueError(f"{self.listen!r} is not an address of the form host:port")
+        if self.listen and not self.any_address and not is_loopback(host):
+            raise ValueError(
+                f"{self.listen!r} can be reached from other machines: use 127.0.0.1, and an SSH tunnel from elsewhere; "
+                "any_address = true is for a container that publishes the port to its host's loopback"
+            )
+        return self
+
+
 class ParticipantConfig(Section):
     """`commonscale participant --config participant.toml`."""
 
@@ -113,6 +179,7 @@ class ParticipantConfig(Section):
     data: dict[str, DataSource]
     policy: Policy = Policy()
     vault: VaultConfig = VaultConfig()
+    page: Page = Page()
     # fastText models (.bin) by the names that pipelines use.
     models: dict[str, ConfigPath] = {}
 

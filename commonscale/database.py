@@ -11,8 +11,13 @@ from typing import Any
 import sqlalchemy as sa
 from alembic import command
 from alembic.config import Config
+from alembic.util import CommandError
 
 from commonscale.errors import ConfigError, StoreUnavailable
+
+# On which replicas hear of each other.
+CHANNEL = "commonscale"
+MIGRATION_LOCK = 0x636F6D6D6F6E73
 
 MIGRATIONS = Path(__file__).parent / "migrations"
 
@@ -39,8 +44,26 @@ class Database:
         config.set_main_option("version_locations", str(versions))
         config.set_main_option("path_separator", "os")
         with self.writing() as connection:
+            if self.shared:
+                # Replicas that start together: one changes the schema, the others find it changed.
+                connection.execute(sa.text("SELECT pg_advisory_xact_lock(:key)"), {"key": MIGRATION_LOCK})
             config.attributes["connection"] = connection
-            command.upgrade(config, "head")
+            try:
+                command.upgrade(config, "head")
+            except CommandError:
+                raise ConfigError(
+                    "The database was written by a newer release of commonscale.", "Run that release, or a newer one."
+                ) from None
+
+    @property
+    def shared(self) -> bool:
+        """Whether other processes may write to it: a server's database."""
+        return self.engine.dialect.name == "postgresql"
+
+    def tell(self, connection: sa.Connection, news: str) -> None:
+        """Tell all replicas, once this transaction is durable; a database of one process has nobody to tell."""
+        if self.shared:
+            connection.execute(sa.select(sa.func.pg_notify(CHANNEL, news)))
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[sa.Connection]:

@@ -1,9 +1,10 @@
-"""The daemons' HTTP side: /healthz and /metrics."""
+"""The daemons' HTTP side: /healthz, /livez and /metrics; and how any page of theirs is served."""
 
 from __future__ import annotations
 
 import contextlib
 import socket
+import ssl
 from collections.abc import AsyncIterator, Callable, Sequence
 
 import anyio
@@ -12,17 +13,21 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import BaseRoute, Route
+from starlette.routing import Route
 
 from commonscale.errors import ConfigError
 from commonscale.version import __version__
+from commonscale.web.tls import CertificateProtocol
+
+# At the end, a live stream is cut off; an answer under way has this long.
+LAST_ANSWERS_S = 1
 
 # Names the faults; none means healthy.
 HealthCheck = Callable[[], Sequence[str]]
 
 
-def application(name: str, check: HealthCheck, routes: Sequence[BaseRoute] = ()) -> Starlette:
-    """What both daemons serve, and more routes of their own."""
+def application(name: str, check: HealthCheck) -> Starlette:
+    """What both daemons serve to their operators' monitoring."""
 
     async def healthz(_: Request) -> Response:
         faults = list(check())
@@ -34,10 +39,14 @@ def application(name: str, check: HealthCheck, routes: Sequence[BaseRoute] = ())
         }
         return JSONResponse(body, status_code=503 if faults else 200)
 
+    async def livez(_: Request) -> Response:
+        # Whoever answers, lives: a fault elsewhere is no reason to be restarted.
+        return JSONResponse({"name": name, "version": __version__})
+
     async def metrics(_: Request) -> Response:
         return Response(generate_latest(), media_type=CONTENT_TYPE_LATEST)
 
-    return Starlette(routes=[Route("/healthz", healthz), Route("/metrics", metrics), *routes])
+    return Starlette(routes=[Route("/healthz", healthz), Route("/livez", livez), Route("/metrics", metrics)])
 
 
 def split_address(address: str) -> tuple[str, int]:
@@ -56,8 +65,10 @@ class _Server(uvicorn.Server):
 
 
 @contextlib.asynccontextmanager
-async def serving(app: Starlette, address: str) -> AsyncIterator[int]:
-    """Serve while the block runs; gives the port."""
+async def serving(
+    app: Starlette, address: str, *, key: str = "http_listen", tls: ssl.SSLContext | None = None
+) -> AsyncIterator[int]:
+    """Serve while the block runs; gives the port. `key` is what the address is called in the configuration."""
     host, port = split_address(address)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
@@ -66,8 +77,14 @@ async def serving(app: Starlette, address: str) -> AsyncIterator[int]:
         listener.bind((host, port))
     except OSError as error:
         listener.close()
-        raise ConfigError(f"Cannot listen on {address}: {error.strerror}.", "Change http_listen.") from None
-    server = _Server(uvicorn.Config(app, log_config=None, access_log=False, lifespan="off", ws="none"))
+        raise ConfigError(f"Cannot listen on {address}: {error.strerror}.", f"Change {key}.") from None
+    config = uvicorn.Config(
+        app, http=CertificateProtocol, log_config=None, access_log=False, lifespan="off", ws="none",
+        server_header=False, proxy_headers=False, timeout_graceful_shutdown=LAST_ANSWERS_S,
+    )  # fmt: skip
+    config.load()
+    config.ssl = tls
+    server = _Server(config)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(server.serve, [listener])
         try:

@@ -120,10 +120,7 @@ class LocalFederation:
     def start(self) -> None:
         """Bring everything up; returns when all sites are connected."""
         try:
-            self.coordinator.start()
-            self.port = self.coordinator.wait_ready()["port"]
-            # From now on the port is fixed, so that a restarted coordinator is found again.
-            self._write_coordinator_config()
+            self.start_coordinator()
             for site, path in self._data.items():
                 self.participants[site] = self._participant(site, path)
                 self.participants[site].start()
@@ -133,13 +130,23 @@ class LocalFederation:
             self.stop()
             raise
 
+    def start_coordinator(self) -> None:
+        """Bring up what sites and analysts dial: from now on under the same port, so that it is found again."""
+        self.coordinator.start()
+        self.port = self.coordinator.wait_ready()["port"]
+        self._write_coordinator_config()
+
     def stop(self) -> None:
         """End everything that was started."""
-        processes = (*self.participants.values(), self.coordinator)
+        processes = (*self.participants.values(), *self.coordinators())
         for process in processes:
             process.terminate()
         for process in processes:
             process.stop()
+
+    def coordinators(self) -> Sequence[Process]:
+        """All replicas: one here."""
+        return (self.coordinator,)
 
     def analyst(self, name: str = "analyst") -> AnalystConfig:
         """Settings with which an analyst can submit."""
@@ -184,6 +191,7 @@ class LocalFederation:
             f'listen = "127.0.0.1:{self.port}"\nhttp_listen = "127.0.0.1:0"\n'
             f'database = "{self._database}"\n'
             f"{_toml_tls(self._coordinator_tls)}revocations = {json.dumps(str(self.ca.crl_path))}\n"
+            '[dashboard]\nlisten = "127.0.0.1:0"\ntls = false\n'
         )
         replace_file(self.directory / "coordinator" / "coordinator.toml", text.encode())
 
@@ -201,7 +209,7 @@ class LocalFederation:
         models = "".join(f"{name} = {json.dumps(str(path))}\n" for name, path in self._models.items())
         text = (
             f'coordinator = "127.0.0.1:{self.port}"\nhttp_listen = "127.0.0.1:0"\n'
-            f"{_toml_tls(tls)}{sources}[policy]\n{policy}[models]\n{models}"
+            f"{_toml_tls(tls)}{sources}[policy]\n{policy}[page]\nlisten = '127.0.0.1:0'\n[models]\n{models}"
         )
         replace_file(directory / "participant.toml", text.encode())
         entry = self._entry.get(site, [sys.executable, "-m", "commonscale", "participant"])

@@ -128,11 +128,16 @@ class Caller:
         return self.identity.name
 
 
+# Told of every call that was refused: of whom, and why.
+NoteRefusal = Callable[[str, errors.CommonscaleError], None]
+
+
 class Gate:
     """Lets a call in: TLS 1.3, a current certificate, a role that may make the call, a release we can talk to."""
 
-    def __init__(self, authority: Authority) -> None:
+    def __init__(self, authority: Authority, note: NoteRefusal = lambda _who, _error: None) -> None:
         self.authority = authority
+        self.note = note
         self._known: dict[bytes, tuple[x509.Certificate, Identity]] = {}
 
     def admit(self, context: grpc.aio.ServicerContext[Any, Any], roles: Sequence[Role]) -> Caller:
@@ -155,6 +160,14 @@ class Gate:
         version = metadata.get(VERSION_KEY, "unknown")
         check_protocol(str(identity), version, metadata.get(PROTOCOL_KEY, "none"))
         return Caller(identity, certificate, version)
+
+    def who(self, context: grpc.aio.ServicerContext[Any, Any]) -> str:
+        """Whom to name where a call is refused: what the certificate says, whether it counts or not."""
+        pem = next(iter(context.auth_context().get("x509_pem_cert", [])), b"")
+        try:
+            return str(Identity.of(x509.load_pem_x509_certificate(pem)))
+        except (ValueError, errors.NotAllowed):
+            return "an unknown caller"
 
 
 def check_protocol(peer: str, version: str, protocol: str) -> None:
@@ -189,7 +202,7 @@ def unary(*roles: Role) -> Callable[[Callable[..., Awaitable[Any]]], Callable[..
             try:
                 return await method(self, request, self.gate.admit(context, roles))
             except errors.CommonscaleError as error:
-                await _refuse(method.__name__, context, error)
+                await _refuse(self.gate, method.__name__, context, error)
             except Exception:  # noqa: BLE001 - a daemon's top: the peer gets no inner detail
                 await _crash(method.__name__, context)
 
@@ -212,7 +225,7 @@ def streaming(
                 async for response in method(self, request, self.gate.admit(context, roles)):
                     yield response
             except errors.CommonscaleError as error:
-                await _refuse(method.__name__, context, error)
+                await _refuse(self.gate, method.__name__, context, error)
             except Exception:  # noqa: BLE001 - a daemon's top: the peer gets no inner detail
                 await _crash(method.__name__, context)
 
@@ -221,8 +234,11 @@ def streaming(
     return decorate
 
 
-async def _refuse(method: str, context: grpc.aio.ServicerContext[Any, Any], error: errors.CommonscaleError) -> NoReturn:
+async def _refuse(
+    gate: Gate, method: str, context: grpc.aio.ServicerContext[Any, Any], error: errors.CommonscaleError
+) -> NoReturn:
     if not isinstance(error, errors.TransientError):
+        gate.note(gate.who(context), error)
         log.warning("call refused", method=method, peer=context.peer(), error=type(error).__name__, why=str(error))
     await abort(context, error)
 

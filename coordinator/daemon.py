@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import itertools
+import os
+import socket
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from functools import partial
 from pathlib import Path
 
 import anyio
 import structlog
+from cryptography import x509
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1.health import aio as health  # type: ignore[attr-defined]
 
@@ -19,12 +23,20 @@ from commonscale.daemon import settle, until_signal, write_ready
 from commonscale.database import Database, resolve_url
 from commonscale.errors import CommonscaleError, ConfigError
 from commonscale.identity import Authority, Role, load_certificate
-from commonscale.keyshelf import FileShelf
+from commonscale.keyshelf import FileShelf, KeyShelf
 from commonscale.metrics import CERTIFICATE_EXPIRY
 from commonscale.v1 import jobs_pb2_grpc, relay_pb2_grpc
+from commonscale.web import tls as web_tls
+from coordinator.blobs import Blobs, DatabaseBlobs, FileBlobs
+from coordinator.dashboard import app as dashboard
+from coordinator.dashboard.views import Views
+from coordinator.incidents import NOTABLE, Incidents
 from coordinator.jobs import Jobs
 from coordinator.jobstore import JobStore
+from coordinator.keysets import DatabaseShelf
+from coordinator.observers import Observers
 from coordinator.relay import Mailroom, RelayService
+from coordinator.replicas import PostgresReplicas
 from coordinator.services import FederationService, JobService
 from coordinator.slots import SlotStore
 
@@ -46,15 +58,25 @@ class Coordinator:
         self._read_own_certificate()
         self._revocations_seen = 0.0
         self.refresh_revocations()
-        self.database = Database(resolve_url(config.database, base), MIGRATIONS)
-        self.slots = SlotStore(self.database, config.blobs)
+        url = resolve_url(config.database, base)
+        self.database = Database(url, MIGRATIONS)
+        self.replicas = PostgresReplicas(url) if self.database.shared else None
+        self.slots = SlotStore(self.database, self._blobs())
         self.jobstore = JobStore(self.database)
-        self.room = Mailroom(self.slots, sole_writer=self.database.engine.dialect.name == "sqlite")
+        self.incidents = Incidents(self.database)
+        self.room = Mailroom(self.slots, sole_writer=not self.database.shared)
+        self._page_tls = web_tls.server_context(config.tls) if config.dashboard.tls else None
         self.health = health.HealthServicer()
         self._faults: dict[str, str] = {}
 
+    def _blobs(self) -> Blobs:
+        return DatabaseBlobs(self.database) if self.config.blob_store == "database" else FileBlobs(self.config.blobs)
+
+    def _shelf(self) -> KeyShelf:
+        return DatabaseShelf(self.database) if self.config.blob_store == "database" else FileShelf(self.config.keys)
+
     def _read_own_certificate(self) -> None:
-        certificate = load_certificate(self.config.tls.certificate)
+        self.certificate = certificate = load_certificate(self.config.tls.certificate)
         self.identity = self.authority.verify(certificate)
         if self.identity.role is not Role.COORDINATOR:
             raise ConfigError(
@@ -79,9 +101,9 @@ class Coordinator:
         """Serve until SIGTERM or SIGINT."""
         await offload(self.slots.sweep)
         async with anyio.create_task_group() as tasks:
-            jobs = Jobs(self.jobstore, self.room, tasks, FileShelf(self.config.keys))
+            jobs = Jobs(self.jobstore, self.room, tasks, self._shelf(), self.replicas, self.incidents)
             server = rpc.new_server()
-            gate = rpc.Gate(self.authority)
+            gate = rpc.Gate(self.authority, self._note_refusal)
             relay = RelayService(gate, self.room, jobs, self.config.limits)
             relay_pb2_grpc.add_RelayServiceServicer_to_server(relay, server)
             jobs_pb2_grpc.add_JobServiceServicer_to_server(JobService(gate, jobs), server)
@@ -92,12 +114,20 @@ class Coordinator:
             # Before the first call comes in: a job must not be begun twice.
             await jobs.resume()
             await server.start()
-            app = http.application(f"coordinator {self.identity.name}", self._health_faults)
-            async with http.serving(app, self.config.http_listen) as http_port:
+            tasks.start_soon(self.incidents.write)
+            if self.replicas is not None:
+                tasks.start_soon(jobs.attend)
+            async with AsyncExitStack() as pages:
+                pages.push_async_callback(server.stop, None)
+                app = http.application(f"coordinator {self.identity.name}", self._health_faults)
+                ports = {"port": port}
+                ports["http_port"] = await pages.enter_async_context(http.serving(app, self.config.http_listen))
+                if self.config.dashboard.listen:
+                    ports["dashboard_port"] = await pages.enter_async_context(self._serve_dashboard(jobs))
                 await self._set_health(serving=True)
-                log.info("coordinator ready", port=port, http_port=http_port)
+                log.info("coordinator ready", **ports)
                 settle()
-                write_ready(ready_file, port=port, http_port=http_port)
+                write_ready(ready_file, **ports)
                 housekeeping = anyio.CancelScope()
                 tasks.start_soon(self._within, housekeeping, jobs)
                 await until_signal()
@@ -105,9 +135,33 @@ class Coordinator:
                 housekeeping.cancel()
                 self._faults["draining"] = "draining"
                 await self._set_health(serving=False)
+                await jobs.leave()
                 await server.stop(DRAIN_S)
             tasks.cancel_scope.cancel()
+        if self.replicas is not None:
+            await self.replicas.close()
         self.database.close()
+
+    def _note_refusal(self, who: str, error: CommonscaleError) -> None:
+        if isinstance(error, NOTABLE):
+            self.incidents.note(who, error)
+
+    def _serve_dashboard(self, jobs: Jobs) -> AbstractAsyncContextManager[int]:
+        views = Views(
+            name=self.identity.name,
+            replica=f"{socket.gethostname()}-{os.getpid()}",
+            certificate_expires_ms=lambda: int(self.certificate.not_valid_after_utc.timestamp() * 1000),
+            faults=self._health_faults,
+            jobs=jobs,
+            jobstore=self.jobstore,
+            slots=self.slots,
+            incidents=self.incidents,
+        )
+        settings = self.config.dashboard
+        names = self.certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        hosts = [str(n.value) for n in names if isinstance(n, x509.DNSName | x509.IPAddress)]
+        app = dashboard.application(views, Observers(self.database), self.authority, [*hosts, *settings.hosts])
+        return http.serving(app, settings.listen, key="dashboard.listen", tls=self._page_tls)
 
     def _bind(self, server: object) -> int:
         credentials = rpc.server_credentials(self.config.tls)
@@ -125,12 +179,18 @@ class Coordinator:
         for tick in itertools.count():
             await self._check("revocations", partial(offload, self.refresh_revocations))
             if tick % HEALTH_CHECK_S == 0:
-                await self._check("certificate", partial(offload, self._read_own_certificate))
+                await self._check("certificate", partial(offload, self._refresh_certificate))
                 await self._check("database", partial(offload, self.database.ping))
                 await self._set_health(serving="database" not in self._faults)
             if tick % RETENTION_CHECK_S == 0:
                 await self._check("retention", partial(jobs.forget_old, self.config.limits.retention_s))
             await anyio.sleep(1)
+
+    def _refresh_certificate(self) -> None:
+        before = self.certificate
+        self._read_own_certificate()
+        if self._page_tls is not None and self.certificate != before:
+            web_tls.refresh(self._page_tls, self.config.tls)
 
     async def _check(self, name: str, look: Callable[[], Awaitable[object]]) -> None:
         """Note what is wrong, as long as it is."""

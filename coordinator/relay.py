@@ -22,7 +22,7 @@ from commonscale.v1 import relay_pb2, relay_pb2_grpc
 from coordinator.jobstore import JobRecord
 from coordinator.slots import SlotStore, Stored
 
-# Another replica may fill a slot without telling us: look again this often.
+# Another replica's word that it has filled a slot may be lost: look again this often.
 POLL_S = 1.0
 RECENT_SLOTS = 1024
 MAX_WAIT_S = 60.0
@@ -82,8 +82,20 @@ class Mailroom:
             with anyio.move_on_after(min(left, POLL_S)):
                 await event.wait()
             if event.is_set() or left <= POLL_S:
-                return self._recent.get(slot)
+                return self._recent.get(slot) or await self._look(slot)
         return stored
+
+    async def _look(self, slot: Slot) -> Stored | None:
+        """In the store, where another replica may have filled the slot."""
+        if self._sole_writer or (stored := await offload(self.store.find, slot)) is None:
+            return None
+        self.announce(slot, stored)
+        return stored
+
+    def wake(self, slot: Slot) -> None:
+        """Another replica says that it has filled a slot: whoever waits for it looks."""
+        if event := self._events.pop(slot, None):
+            event.set()
 
     def announce(self, slot: Slot, stored: Stored) -> None:
         """Hand a filled slot to those who wait for it, and to those who will come soon."""

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import AsyncIterator
 
+import anyio
 import structlog
 
 from commonscale import rpc
 from commonscale.concurrency import offload
-from commonscale.errors import BadMessage
+from commonscale.errors import BadMessage, TransientError
 from commonscale.identity import Role
 from commonscale.metrics import SITES_ONLINE
 from commonscale.slot import JOB_ID_PATTERN
@@ -79,6 +81,7 @@ class FederationService(rpc.GatedService, jobs_pb2_grpc.FederationServiceService
         self._jobs = jobs
         self._store = store
         self._name = name
+        self._sessions: Counter[str] = Counter()
 
     @rpc.unary(*EVERYONE)
     async def Hello(self, request: wire.HelloRequest, caller: rpc.Caller) -> wire.HelloResponse:  # noqa: N802
@@ -103,6 +106,7 @@ class FederationService(rpc.GatedService, jobs_pb2_grpc.FederationServiceService
         """The site's jobs, as they come."""
         log.info("site online", site=caller.name, version=caller.version)
         SITES_ONLINE.inc()
+        self._sessions[caller.name] += 1
         try:
             async for record in self._jobs.invitations(caller.name):
                 yield wire.InvitationsResponse(
@@ -113,4 +117,15 @@ class FederationService(rpc.GatedService, jobs_pb2_grpc.FederationServiceService
                 )
         finally:
             SITES_ONLINE.dec()
+            self._sessions[caller.name] -= 1
             log.info("site offline", site=caller.name)
+            if not self._sessions[caller.name]:
+                await self._note_leaving(caller.name)
+
+    async def _note_leaving(self, site: str) -> None:
+        """The call may have been cut off: what is noted of it must not be."""
+        try:
+            with anyio.CancelScope(shield=True):
+                await offload(self._store.left, site)
+        except TransientError as error:
+            log.info("leaving not noted", site=site, why=str(error))

@@ -1,19 +1,17 @@
 """The relay's slots: written once, durable before they are acknowledged, never held in memory whole.
 
-Small payloads stand in the database, large ones in files beside it. Everything here blocks; callers use threads.
+Small payloads stand in their rows, large ones where `coordinator.blobs` puts them. Everything here blocks; callers use
+threads.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
-import secrets
 import threading
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
@@ -23,52 +21,65 @@ from sqlalchemy.dialects import sqlite as sa_sqlite
 from commonscale.database import Database
 from commonscale.errors import BadMessage, CommonscaleError, Equivocation, StoreUnavailable
 from commonscale.slot import HUB, Slot
-from coordinator.blobfile import DirectFile
+from coordinator.blobs import Blobs, Writer, new_name
 
 INLINE_BYTES = 64 << 10
-ORPHAN_AGE_S = 3600
 
 _TABLE = sa.table(
     "slots",
-    *map(sa.column, ("run", "kind", "sender", "receiver", "job_id", "size_bytes", "sha256", "payload", "blob")),
+    *map(
+        sa.column,
+        ("run", "kind", "sender", "receiver", "job_id", "size_bytes", "sha256", "payload", "blob", "stored_at_ms"),
+    ),
 )
+
+
+_KEY = ("run", "kind", "sender", "receiver")
 
 
 @dataclass(frozen=True)
 class Stored:
-    """A filled slot. Its payload is in `payload` or in the file `path`."""
+    """A filled slot. Its payload is in `payload`, or among the blobs under the name `blob`."""
 
     size_bytes: int
     sha256: bytes
     payload: bytes | None = None
-    path: Path | None = None
+    blob: str | None = None
+    blobs: Blobs | None = None
 
     def chunks(self, chunk_bytes: int) -> Iterator[bytes]:
         """The payload in pieces; whoever puts them together checks the hash."""
         if self.payload is not None:
             yield self.payload
             return
-        assert self.path is not None
-        with self.path.open("rb", buffering=0) as file:
-            while chunk := file.read(chunk_bytes):
-                yield chunk
+        assert self.blob is not None
+        assert self.blobs is not None
+        yield from self.blobs.chunks(self.blob, chunk_bytes)
 
     def read(self) -> bytes:
-        """The payload whole; a damaged file raises instead of giving other bytes than were stored."""
+        """The payload whole; damage raises instead of giving other bytes than were stored."""
         payload = b"".join(self.chunks(1 << 20))
         if hashlib.sha256(payload).digest() != self.sha256:
-            raise StoreUnavailable("A stored payload is damaged.", "Restore the blob directory.")
+            raise StoreUnavailable("A stored payload is damaged.", "Restore the blobs.")
         return payload
 
 
-class SlotStore:
-    """Slots in a database and a directory of blobs."""
+@dataclass(frozen=True)
+class Arrival:
+    """That a message came, when, and how long it is; not what it says."""
 
-    def __init__(self, database: Database, blobs: Path) -> None:
+    slot: Slot
+    size_bytes: int
+    stored_at_ms: int
+
+
+class SlotStore:
+    """Slots in a database, and large payloads among blobs."""
+
+    def __init__(self, database: Database, blobs: Blobs) -> None:
         self._database = database
-        self._blobs = blobs
+        self.blobs = blobs
         self._inserts = _GroupCommit(database)
-        blobs.mkdir(parents=True, exist_ok=True)
 
     def put(self, slot: Slot, payload: bytes) -> Stored:
         """Fill a slot; nothing changes where it holds these bytes already, Equivocation where it holds others."""
@@ -87,19 +98,20 @@ class SlotStore:
             row = connection.execute(query).one_or_none()
         if row is None:
             return None
-        return Stored(row.size_bytes, row.sha256, row.payload, self._blobs / row.blob if row.blob else None)
+        return Stored(row.size_bytes, row.sha256, row.payload, row.blob, self.blobs)
 
     def job_ids(self) -> set[str]:
         """Every job that has messages here."""
         with self._database.reading() as connection:
             return set(connection.scalars(sa.select(_TABLE.c.job_id).distinct()))
 
-    def slots_of(self, job_id: str) -> list[Slot]:
-        """Every filled slot of a job."""
-        columns = (_TABLE.c.run, _TABLE.c.kind, _TABLE.c.sender, _TABLE.c.receiver)
-        query = sa.select(*columns).where(_TABLE.c.job_id == job_id).order_by(*columns)
+    def arrivals(self, job_id: str) -> list[Arrival]:
+        """Every message of a job that has come, in order of time."""
+        key = (_TABLE.c.run, _TABLE.c.kind, _TABLE.c.sender, _TABLE.c.receiver)
+        query = sa.select(*key, _TABLE.c.size_bytes, _TABLE.c.stored_at_ms).where(_TABLE.c.job_id == job_id)
         with self._database.reading() as connection:
-            return [Slot(*row) for row in connection.execute(query)]
+            found = [Arrival(Slot(*row[:4]), row[4], row[5]) for row in connection.execute(query)]
+        return sorted(found, key=lambda arrival: (arrival.stored_at_ms, str(arrival.slot)))
 
     def forget(self, job_id: str) -> None:
         """Remove a job's messages."""
@@ -107,24 +119,21 @@ class SlotStore:
             query = sa.select(_TABLE.c.blob).where(_TABLE.c.job_id == job_id, _TABLE.c.blob.is_not(None))
             blobs = list(connection.scalars(query))
             connection.execute(sa.delete(_TABLE).where(_TABLE.c.job_id == job_id))
-        for blob in blobs:
-            (self._blobs / blob).unlink(missing_ok=True)
+        self.blobs.remove(blobs)
 
     def sweep(self) -> None:
-        """Remove files of uploads that never ended; recent ones may be another replica's."""
-        recent = time.time() - ORPHAN_AGE_S
+        """Remove what is left of uploads that never ended."""
+        old = self.blobs.old()
         with self._database.reading() as connection:
             known = set(connection.scalars(sa.select(_TABLE.c.blob).where(_TABLE.c.blob.is_not(None))))
-        for path in self._blobs.iterdir():
-            if path.name not in known and path.stat().st_mtime < recent:
-                path.unlink(missing_ok=True)
+        self.blobs.remove(old - known)
 
     def insert(self, slot: Slot, stored: Stored) -> Stored:
         """Record a filled slot; the row is what makes it exist. Returns what stands there now."""
         row = {
             "run": slot.run, "kind": slot.kind, "sender": slot.sender, "receiver": slot.receiver,
             "job_id": slot.job_id, "size_bytes": stored.size_bytes, "sha256": stored.sha256,
-            "payload": stored.payload, "blob": stored.path.name if stored.path else None,
+            "payload": stored.payload, "blob": stored.blob, "stored_at_ms": time.time_ns() // 1_000_000,
         }  # fmt: skip
         if not self._inserts.add(row):
             existing = self.find(slot)
@@ -132,16 +141,12 @@ class SlotStore:
                 raise StoreUnavailable(f"{slot} was removed while it was written.")
             if existing.sha256 != stored.sha256:
                 raise Equivocation(f"{slot} holds another message.")
-            if existing.path is None or existing.path.exists():
+            if existing.blob is None or self.blobs.exists(existing.blob):
                 return existing
-            # The same bytes, of which the file was lost: the new one takes its place.
+            # The same bytes, of which the blob was lost: the new one takes its place.
             with self._database.writing() as connection:
                 connection.execute(sa.update(_TABLE).where(_is(slot)).values(blob=row["blob"]))
         return stored
-
-    def new_blob(self) -> Path:
-        """Where a large payload may be written."""
-        return self._blobs / secrets.token_hex(16)
 
 
 class _GroupCommit:
@@ -177,6 +182,7 @@ class _GroupCommit:
                     # A conflict is not an error here: the others' rows must not fail with it.
                     statement = insert(_TABLE).values(row.values).on_conflict_do_nothing().returning(_TABLE.c.run)
                     added.append(connection.execute(statement).first() is not None)
+                    self._database.tell(connection, f"slot {' '.join(row.values[key] for key in _KEY)}")
         except CommonscaleError as error:
             for row in batch:
                 row.added, row.error = False, error
@@ -192,31 +198,11 @@ class _Row:
     error: CommonscaleError | None = None
 
 
-class _CachedFile:
-    """A new file that is read again soon."""
-
-    def __init__(self, path: Path) -> None:
-        self._file = path.open("xb")
-
-    def write(self, chunk: bytes) -> None:
-        """Take the next piece."""
-        self._file.write(chunk)
-
-    def sync(self) -> None:
-        """Everything is on disk when this returns."""
-        self._file.flush()
-        os.fsync(self._file.fileno())
-
-    def close(self) -> None:
-        """Give back the file."""
-        self._file.close()
-
-
 class Upload(contextlib.AbstractContextManager["Upload"]):
     """A payload on its way in: checked against the announced size and hash before it counts.
 
     A call may be cut off while one of its threads is still at work here: the lock lets that thread finish before
-    `close` decides what becomes of the file.
+    `close` decides what becomes of the payload.
     """
 
     def __init__(self, store: SlotStore, slot: Slot, size_bytes: int) -> None:
@@ -225,13 +211,12 @@ class Upload(contextlib.AbstractContextManager["Upload"]):
         self._digest = hashlib.sha256()
         self._received = 0
         self._inline = bytearray()
-        self._path = store.new_blob() if size_bytes > INLINE_BYTES else None
-        self._file: DirectFile | _CachedFile | None = None
+        self._blob = new_name() if size_bytes > INLINE_BYTES else None
+        self._writer: Writer | None = None
         self._committed = self._closed = False
-        if self._path is not None:
-            with _disk_errors():
-                # The coordinator's own roles take payloads from memory, sites fetch theirs from the file.
-                self._file = DirectFile(self._path) if slot.receiver == HUB else _CachedFile(self._path)
+        if self._blob is not None:
+            # The coordinator's own roles take payloads from memory, sites fetch theirs from the blob.
+            self._writer = store.blobs.create(self._blob, read_soon=slot.receiver != HUB)
 
     def write(self, chunk: bytes) -> None:
         """Take the next piece."""
@@ -240,11 +225,10 @@ class Upload(contextlib.AbstractContextManager["Upload"]):
             if self._received > self._size:
                 raise BadMessage(f"{self._slot} got more bytes than announced ({self._size}).")
             self._digest.update(chunk)
-            if self._file is None:
+            if self._writer is None:
                 self._inline += chunk
             elif not self._closed:
-                with _disk_errors():
-                    self._file.write(chunk)
+                self._writer.write(chunk)
 
     def write_all(self, chunks: Iterable[bytes]) -> None:
         """Take several."""
@@ -262,38 +246,28 @@ class Upload(contextlib.AbstractContextManager["Upload"]):
                 raise BadMessage(f"{self._slot} was cut short: {self._received} of {self._size} bytes.")
             if self.sha256() != announced_sha256:
                 raise BadMessage(f"{self._slot} does not have the announced hash.")
-            if self._file is not None and self._path is not None:
+            if self._writer is not None:
                 if self._closed:
                     raise StoreUnavailable(f"The delivery of {self._slot} was given up.")
-                with _disk_errors():
-                    self._file.sync()
-                    _sync_directory(self._path.parent)
-            payload = None if self._path else bytes(self._inline)
-            fresh = Stored(self._size, announced_sha256, payload, self._path)
+                self._writer.sync()
+            payload = None if self._blob else bytes(self._inline)
+            fresh = Stored(self._size, announced_sha256, payload, self._blob, self._store.blobs)
             stored = self._store.insert(self._slot, fresh)
             self._committed = stored is fresh
             return stored
 
     def close(self) -> None:
-        """Give back the file, and remove it unless it counts."""
+        """Give back what writing needed, and remove the payload unless it counts."""
         with self._lock:
             self._closed = True
-            if self._file is not None:
-                with contextlib.suppress(OSError):
-                    self._file.close()
-            if self._path is not None and not self._committed:
-                self._path.unlink(missing_ok=True)
+            if self._writer is not None:
+                self._writer.close()
+            if self._blob is not None and not self._committed:
+                with contextlib.suppress(StoreUnavailable):
+                    self._store.blobs.remove([self._blob])
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-@contextlib.contextmanager
-def _disk_errors() -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise StoreUnavailable(f"The blob directory takes no more: {error.strerror}.") from None
 
 
 def _is(slot: Slot) -> sa.ColumnElement[bool]:
@@ -301,11 +275,3 @@ def _is(slot: Slot) -> sa.ColumnElement[bool]:
         _TABLE.c.run == slot.run, _TABLE.c.kind == slot.kind,
         _TABLE.c.sender == slot.sender, _TABLE.c.receiver == slot.receiver,
     )  # fmt: skip
-
-
-def _sync_directory(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

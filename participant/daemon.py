@@ -1,7 +1,9 @@
-"""The participant's process: dials out, takes part in jobs, serves /healthz and /metrics."""
+"""The participant's process: dials out, takes part in jobs, serves /healthz, /metrics and the site's own page."""
 
 from __future__ import annotations
 
+import contextlib
+import time
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
@@ -27,9 +29,14 @@ from commonscale.metrics import CERTIFICATE_EXPIRY, CONNECTED, JOBS_OPEN, RoundM
 from commonscale.slot import JOB_ID_PATTERN
 from commonscale.transforms.storage import preload
 from commonscale.v1 import jobs_pb2
+from participant import approvals
 from participant.data import DuckTable
 from participant.jobs import Site, run_job
 from participant.journal import Journal, SiteJob, SiteJobs
+from participant.page.app import PageApp
+from participant.page.snapshot import Connection, View
+from participant.page.token import ensure_token, login
+from participant.page.trail import Trail
 from participant.vault import open_vault
 
 log = structlog.get_logger()
@@ -64,10 +71,13 @@ class Participant:
         self.shelf = FileShelf(config.state / "keys", vault.lock, vault.unlock)
         self.journal.sweep()
         self.audit = AuditLog(config.state / "audit.jsonl")
+        approvals.note_ended(self.jobs, self.audit, self.jobs.ended_unnoted())
         self.observer = observer or RoundMetrics()
         self.tables = {name: DuckTable(self.name, name, source) for name, source in config.data.items()}
         self._running: set[str] = set()
         self._faults: list[str] = ["not connected yet"]
+        self._in_session = False
+        self._session_changed_ms = _now_ms()
 
     def _read_certificate(self) -> None:
         self._certificate = load_certificate(self.config.tls.certificate)
@@ -94,16 +104,12 @@ class Participant:
         self._session = anyio.CancelScope()
         app = http.application(f"participant {self.name}", self._health_faults)
         async with anyio.create_task_group() as tasks:
-            async with http.serving(app, self.config.http_listen) as http_port:
-                log.info(
-                    "participant ready",
-                    site=self.name,
-                    coordinator=self.config.coordinator,
-                    http_port=http_port,
-                )
+            async with http.serving(app, self.config.http_listen) as http_port, self._page() as page_ports:
+                ports = {"http_port": http_port, **page_ports}
+                log.info("participant ready", site=self.name, coordinator=self.config.coordinator, **ports)
                 for job in await offload(self.jobs.all, "open"):
                     self._start(tasks, job)
-                tasks.start_soon(self._warm_up, ready_file, http_port)
+                tasks.start_soon(self._warm_up, ready_file, ports)
                 tasks.start_soon(self._heartbeat)
                 tasks.start_soon(self._listen, tasks)
                 await until_signal()
@@ -114,11 +120,31 @@ class Participant:
         self.database.close()
         self._lock.close()
 
-    async def _warm_up(self, ready_file: Path | None, http_port: int) -> None:
+    @contextlib.asynccontextmanager
+    async def _page(self) -> AsyncIterator[dict[str, int]]:
+        """Serve the site's own page, if it is wanted."""
+        page, state = self.config.page, self.config.state
+        if not page.listen:
+            yield {}
+            return
+        ensure_token(state)
+        entries, last_hash = self.audit.head
+        # The log was checked when it was opened.
+        verified = {"intact": True, "entries": entries, "last_hash": last_hash, "fault": "", "at_ms": _now_ms()}
+        trail = Trail(state / "audit.jsonl")
+        view = View(self.name, self.config, self.jobs, self.audit, trail, self._connection, verified)
+        app = PageApp(view, login(self.name, state)).starlette(page.hosts)
+        async with http.serving(app, page.listen, key="page.listen") as port:
+            yield {"page_port": port}
+
+    def _connection(self) -> Connection:
+        return Connection(self._in_session, self._session_changed_ms, tuple(self._faults), self._certificate)
+
+    async def _warm_up(self, ready_file: Path | None, ports: dict[str, int]) -> None:
         """Load what the first job would otherwise wait for, then say that we are ready."""
         await offload(preload)
         settle()
-        write_ready(ready_file, http_port=http_port)
+        write_ready(ready_file, **ports)
 
     def _site(self) -> Site:
         return Site(
@@ -162,6 +188,8 @@ class Participant:
         if connected:
             log.info("connected", coordinator=self.config.coordinator)
             self._faults = []
+        if connected != self._in_session:
+            self._in_session, self._session_changed_ms = connected, _now_ms()
         CONNECTED.set(connected)
 
     def _note(self, fault: str) -> None:
@@ -243,3 +271,7 @@ class Participant:
 
     def _health_faults(self) -> Sequence[str]:
         return self._faults
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

@@ -50,7 +50,7 @@ from commonscale.transforms.encodings import FittedIdentifiers
 from commonscale.transforms.results import Fitted
 from commonscale.v1.protocols_pb2 import Answer, Column, ColumnKind, Failure, Outcome, Roster, Signed, Success
 from crypto import signing
-from participant import policy
+from participant import approvals, policy
 from participant.data import DuckTable
 from participant.inputs import MEMORY_FILE, SiteInputs
 from participant.journal import Journal, SiteJob, SiteJobs
@@ -214,8 +214,7 @@ def _inspect(site: Site, pipeline: Pipeline) -> list[Column]:
 
 async def _await_approval(site: Site, job: SiteJob, ch: Channel) -> None:
     """Wait for a person, or for the end of the job."""
-    if (await offload(site.jobs.get, job.id)).approval == "":
-        await offload(site.jobs.set_approval, job.id, "pending")
+    if await offload(site.jobs.ask, job.id):
         log.warning("job waits for approval", job=job.id, command=f"commonscale approvals approve {job.id}")
 
     async def person() -> None:
@@ -230,6 +229,7 @@ async def _await_approval(site: Site, job: SiteJob, ch: Channel) -> None:
             await ch.mailbox.get(ch.slot(Roster, HUB, ALL))
     except BaseExceptionGroup as group:
         raise first_error(group) from None
+    await offload(approvals.note, site.jobs, site.audit, job.id)
     current = await offload(site.jobs.get, job.id)
     if current.approval == "refused":
         raise Refused(current.reason or "Its operator refused.")
@@ -303,3 +303,5 @@ async def _report_failure(ch: Channel, error: CommonscaleError) -> None:
 async def _end(site: Site, job: SiteJob, error: CommonscaleError) -> None:
     log.warning("job ended without a result", job=job.id, error=type(error).__name__, why=str(error))
     await offload(site.jobs.end, job.id, "failed", str(error))
+    # A decision that came while the job was ending.
+    await offload(approvals.note_ended, site.jobs, site.audit, [job.id])

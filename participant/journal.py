@@ -25,6 +25,7 @@ _JOURNAL = sa.table(
 INLINE_BYTES = 64 << 10
 _JOB_COLUMNS = (
     "id", "spec", "analyst", "state", "approval", "reason", "deadline_at_ms", "received_at_ms", "error",
+    "decided_by", "decided_at_ms", "noted",
 )  # fmt: skip
 _JOBS = sa.table("jobs", *map(sa.column, _JOB_COLUMNS))
 
@@ -42,6 +43,16 @@ class SiteJob:
     deadline_at_ms: int
     received_at_ms: int
     error: str = ""
+    # Who approved or refused: "page" or "command".
+    decided_by: str = ""
+    decided_at_ms: int = 0
+    # Whether the audit log has the decision.
+    noted: bool = False
+
+    @property
+    def waiting(self) -> bool:
+        """Whether a person must decide."""
+        return self.approval == "pending" and self.state == "open"
 
 
 class Journal:
@@ -151,17 +162,40 @@ class SiteJobs:
             raise UnknownJob(f"This site knows no job {job_id}.")
         return SiteJob(**row._mapping)
 
-    def all(self, state: str | None = None) -> list[SiteJob]:
-        """All jobs, newest first, or those in a state."""
-        query = sa.select(_JOBS).order_by(_JOBS.c.received_at_ms.desc())
+    def all(
+        self, state: str | None = None, *, before: SiteJob | None = None, limit: int | None = None
+    ) -> list[SiteJob]:
+        """All jobs, newest first; or those in a state, those that follow one of them, so many."""
+        query = sa.select(_JOBS).order_by(_JOBS.c.received_at_ms.desc(), _JOBS.c.id).limit(limit)
         if state is not None:
             query = query.where(_JOBS.c.state == state)
+        if before is not None:
+            at, same = _JOBS.c.received_at_ms, _JOBS.c.received_at_ms == before.received_at_ms
+            query = query.where(sa.or_(at < before.received_at_ms, sa.and_(same, _JOBS.c.id > before.id)))
         with self._database.reading() as connection:
             return [SiteJob(**row._mapping) for row in connection.execute(query)]
 
-    def set_approval(self, job_id: str, approval: str, reason: str = "") -> None:
-        """pending, approved or refused."""
-        self._update(job_id, approval=approval, reason=reason)
+    def ask(self, job_id: str) -> bool:
+        """Put a job before a person, once; says whether this was the time."""
+        return self._change(job_id, _JOBS.c.approval == "", approval="pending")
+
+    def decide(self, job_id: str, approval: str, reason: str, by: str) -> bool:
+        """Approve or refuse, if the job waits for that: of several people one decides; says whether this one did."""
+        waits = sa.and_(_JOBS.c.approval == "pending", _JOBS.c.state == "open")
+        now_ms = time.time_ns() // 1_000_000
+        return self._change(
+            job_id, waits, approval=approval, reason=reason, decided_by=by, decided_at_ms=now_ms, noted=False
+        )
+
+    def ended_unnoted(self) -> list[str]:
+        """Ended jobs with a decision that the audit log may not have."""
+        unnoted = sa.and_(_JOBS.c.decided_by != "", _JOBS.c.noted == sa.false(), _JOBS.c.state != "open")
+        with self._database.reading() as connection:
+            return list(connection.scalars(sa.select(_JOBS.c.id).where(unnoted)))
+
+    def set_noted(self, job_id: str) -> None:
+        """The audit log has the decision."""
+        self._change(job_id, sa.true(), noted=True)
 
     def end(self, job_id: str, state: str, error: str = "") -> None:
         """The job is over here: forget its secrets and messages, keep its row so that it is never run again."""
@@ -173,7 +207,7 @@ class SiteJobs:
         for blob in blobs if self._files else ():
             (self._files / blob).unlink(missing_ok=True)
 
-    def _update(self, job_id: str, **values: str) -> None:
-        self.get(job_id)
+    def _change(self, job_id: str, condition: sa.ColumnElement[bool], **values: Any) -> bool:
         with self._database.writing() as connection:
-            connection.execute(sa.update(_JOBS).where(_JOBS.c.id == job_id).values(values))
+            done = connection.execute(sa.update(_JOBS).where(_JOBS.c.id == job_id, condition).values(values))
+        return done.rowcount == 1

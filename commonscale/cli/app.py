@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from commonscale.cli import bench, daemons, demo, doctor, enroll, jobs, pki, site
+from commonscale.cli import bench, daemons, demo, doctor, enroll, jobs, observers, pki, probe, site
 from commonscale.cli.console import err
 from commonscale.errors import CommonscaleError
 from commonscale.version import PROTOCOL_VERSION, __version__
@@ -25,10 +25,13 @@ app.add_typer(enroll.app, name="enroll", help="Get a certificate for a member.",
 app.command("coordinator", rich_help_panel="Daemons")(daemons.coordinator)
 app.command("participant", rich_help_panel="Daemons")(daemons.participant)
 app.command("doctor", rich_help_panel="Daemons")(doctor.doctor)
+app.command("probe", rich_help_panel="Daemons")(probe.probe)
+app.add_typer(observers.app, name="observers", help="Who may look at the dashboard.", rich_help_panel="Daemons")
 app.command("submit", rich_help_panel="Analysts")(jobs.submit)
 app.add_typer(jobs.app, name="jobs", help="List, watch, cancel and explain jobs.", rich_help_panel="Analysts")
 app.add_typer(site.approvals, name="approvals", help="Decide on jobs that wait for a person.", rich_help_panel="Sites")
 app.add_typer(site.audit, name="audit", help="What has left this site.", rich_help_panel="Sites")
+app.add_typer(site.page, name="page", help="This site's own page in a browser.", rich_help_panel="Sites")
 app.command("transform", rich_help_panel="Sites")(site.transform)
 app.command("demo", rich_help_panel="Try it")(demo.demo)
 app.add_typer(bench.app, name="bench", help="Measure this machine.", rich_help_panel="Try it")

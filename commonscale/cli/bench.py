@@ -172,3 +172,19 @@ def growth(
     if plot is not None:
         benchmark.plot(rows, plot)
     report.publish("growth", rows, output)
+
+
+@app.command()
+def replicas(
+    database: Annotated[str, typer.Option(help="An empty PostgreSQL database to write to: postgresql://…")],
+    parties: Annotated[int, typer.Option(min=3, max=100, help="Sites.")] = 4,
+    repeats: Annotated[int, typer.Option(min=1, max=100, help="The median of this many jobs is shown.")] = 10,
+    output: FormatOption = Format.TEXT,
+) -> None:
+    """Small jobs on SQLite, on PostgreSQL and with two coordinators, of which one is killed."""
+    from bench import replicas as benchmark
+    from bench import report
+
+    with _scratch("preparing") as (directory, say):
+        rows = benchmark.measure(directory, database, parties=parties, repeats=repeats, say=say)
+    report.publish("replicas", rows, output)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Literal
 
 import typer
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
@@ -14,14 +14,11 @@ from commonscale import audit as audit_log
 from commonscale import config
 from commonscale.cli.console import Format, FormatOption, ParticipantOption, err, out, print_json
 from commonscale.config import DataSource, ParticipantConfig
-from commonscale.errors import BadMessage, ConfigError
-from commonscale.pipeline import Pipeline
-
-if TYPE_CHECKING:
-    from participant.journal import SiteJob
+from commonscale.errors import ConfigError
 
 approvals = typer.Typer(no_args_is_help=True)
 audit = typer.Typer(no_args_is_help=True)
+page = typer.Typer(no_args_is_help=True)
 
 JobArgument = Annotated[str, typer.Argument(help="The job's id.")]
 
@@ -29,11 +26,12 @@ JobArgument = Annotated[str, typer.Argument(help="The job's id.")]
 @approvals.command("list")
 def list_approvals(config_path: ParticipantOption, output: FormatOption = Format.TEXT) -> None:
     """Jobs of this site, those that wait for a person first."""
+    from participant.approvals import summary
     from participant.daemon import open_database
     from participant.journal import SiteJobs
 
     jobs = SiteJobs(open_database(config.load(ParticipantConfig, config_path))).all()
-    rows = sorted(map(_approval_row, jobs), key=lambda row: not row["waiting"])
+    rows = sorted(map(summary, jobs), key=lambda row: not row["waiting"])
     if output is Format.JSON:
         print_json(rows)
         return
@@ -43,24 +41,6 @@ def list_approvals(config_path: ParticipantOption, output: FormatOption = Format
         sites = ", ".join(row["sites"])
         table.add_row(row["job"], row["analyst"], sites, row["dataset"], row["asks"], decided, row["state"])
     out.print(table)
-
-
-def _approval_row(job: SiteJob) -> dict[str, Any]:
-    """What a person needs to know to decide: who asks for what, and together with whom."""
-    row: dict[str, Any] = {
-        "job": job.id, "analyst": job.analyst, "approval": job.approval, "state": job.state, "error": job.error,
-        "waiting": job.approval == "pending" and job.state == "open", "sites": [], "dataset": "",
-    }  # fmt: skip
-    try:
-        pipeline = Pipeline.from_bytes(job.spec)
-    except BadMessage as error:
-        return {**row, "asks": f"unreadable: {error}"}
-    count = len(pipeline.sites)
-    asks = "; ".join(
-        f"{step.transform} ({', '.join(sorted(step.ways_for(count)))}) of {', '.join(step.columns)}"
-        for step in pipeline.steps
-    )
-    return {**row, "sites": pipeline.sites, "dataset": pipeline.dataset, "asks": asks}
 
 
 @approvals.command()
@@ -79,15 +59,12 @@ def refuse(
     _decide(config_path, job_id, "refused", reason)
 
 
-def _decide(config_path: Path, job_id: str, decision: str, reason: str) -> None:
+def _decide(config_path: Path, job_id: str, decision: Literal["approved", "refused"], reason: str) -> None:
+    from participant.approvals import decide
     from participant.daemon import open_database
     from participant.journal import SiteJobs
 
-    jobs = SiteJobs(open_database(config.load(ParticipantConfig, config_path)))
-    job = jobs.get(job_id)
-    if job.approval != "pending" or job.state != "open":
-        raise ConfigError(f"Job {job_id} does not wait for approval ({job.approval or 'automatic'}, {job.state}).")
-    jobs.set_approval(job_id, decision, reason)
+    decide(SiteJobs(open_database(config.load(ParticipantConfig, config_path))), job_id, decision, reason, "command")
     out.print(f"{job_id}: {decision}. The daemon acts on it within a second.")
 
 
@@ -107,7 +84,7 @@ def show_audit(
         at = dt.datetime.fromisoformat(entry["at"])
         table.add_row(
             str(entry["number"]), f"{at:%Y-%m-%d %H:%M:%S}", entry["what"], entry.get("run", entry.get("job", "")),
-            entry.get("kind", ""), entry.get("receiver", ""), str(entry.get("bytes", "")),
+            entry.get("kind", entry.get("decision", "")), entry.get("receiver", ""), str(entry.get("bytes", "")),
         )  # fmt: skip
     out.print(table)
 
@@ -125,6 +102,32 @@ def verify_audit(config_path: ParticipantOption, output: FormatOption = Format.T
 
 def _audit_path(config_path: Path) -> Path:
     return config.load(ParticipantConfig, config_path).state / "audit.jsonl"
+
+
+@page.callback()
+def _page() -> None:
+    pass
+
+
+@page.command("token")
+def page_token(
+    config_path: ParticipantOption,
+    renew: Annotated[bool, typer.Option("--renew", help="Make another; the old one and its sessions end.")] = False,
+    output: FormatOption = Format.TEXT,
+) -> None:
+    """Where this site's page is, and the token that opens it."""
+    from participant.page.token import ensure_token, renew_token
+
+    settings = config.load(ParticipantConfig, config_path)
+    if not settings.page.listen:
+        raise ConfigError("This site has no page: page.listen is empty.", "Set it, and restart the daemon.")
+    token = renew_token(settings.state) if renew else ensure_token(settings.state)
+    port = settings.page.listen.rpartition(":")[2]
+    address = f"http://localhost:{port}/" if port != "0" else "the port that the daemon's log names"
+    if output is Format.JSON:
+        print_json({"address": address, "token": token})
+        return
+    out.print(f"{address}\n{token}", soft_wrap=True)
 
 
 def transform(

@@ -11,6 +11,7 @@ from commonscale.database import Database
 from commonscale.pipeline import Pipeline
 from commonscale.slot import HUB, Slot
 from commonscale.v1.protocols_pb2 import Failure, Outcome, Signed
+from coordinator.blobs import FileBlobs
 from coordinator.daemon import MIGRATIONS
 from coordinator.jobs import Jobs
 from coordinator.jobstore import JobRecord, JobStore, now_ms
@@ -23,7 +24,7 @@ SPEC = Pipeline.model_validate({"sites": ["a", "b", "c"], "steps": [{"columns": 
 def resume(directory: Path, slots: dict[Slot, bytes], deadline_at_ms: int) -> JobRecord:
     """A coordinator that starts with one open job and these messages; the job as it ended."""
     database = Database(f"sqlite:///{directory / 'c.db'}", MIGRATIONS)
-    store, jobstore = SlotStore(database, directory / "blobs"), JobStore(database)
+    store, jobstore = SlotStore(database, FileBlobs(directory / "blobs")), JobStore(database)
     jobstore.create(JobRecord("job-1", SPEC, "analyst", "inviting", 1, deadline_at_ms))
     for slot, payload in slots.items():
         store.put(slot, payload)

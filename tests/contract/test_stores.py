@@ -21,6 +21,7 @@ from commonscale.pipeline import Pipeline
 from commonscale.pki import CertificateAuthority, request
 from commonscale.results import plain_text
 from commonscale.slot import HUB, Slot
+from coordinator.blobs import FileBlobs
 from coordinator.daemon import MIGRATIONS
 from coordinator.jobstore import JobRecord, JobStore
 from coordinator.slots import INLINE_BYTES, SlotStore
@@ -30,24 +31,9 @@ SLOT = Slot("job-1/0", "mean.MaskedVector", "north", HUB)
 SIZES = (0, 1, INLINE_BYTES, INLINE_BYTES + 1, 3 * INLINE_BYTES + 17)
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Database]:
-    if request.param == "sqlite":
-        url = f"sqlite:///{tmp_path / 'c.db'}"
-    else:
-        url = request.getfixturevalue("postgres_url")
-        engine = sa.create_engine(url.replace("postgresql:", "postgresql+psycopg:"))
-        with engine.begin() as connection:
-            connection.execute(sa.text("DROP SCHEMA public CASCADE; CREATE SCHEMA public"))
-        engine.dispose()
-    opened = Database(url, MIGRATIONS)
-    yield opened
-    opened.close()
-
-
 @pytest.fixture
 def slots(database: Database, tmp_path: Path) -> SlotStore:
-    return SlotStore(database, tmp_path / "blobs")
+    return SlotStore(database, FileBlobs(tmp_path / "blobs"))
 
 
 @pytest.fixture
@@ -66,7 +52,7 @@ def test_what_was_put_is_found(slots: SlotStore, size: int) -> None:
     stored = slots.find(SLOT)
     assert stored is not None
     assert stored.read() == payload(size)
-    assert (stored.path is None) == (size <= INLINE_BYTES)
+    assert (stored.blob is None) == (size <= INLINE_BYTES)
 
 
 def test_an_empty_slot_is_none(slots: SlotStore) -> None:
@@ -151,7 +137,7 @@ def test_slots_survive_a_new_process(slots: SlotStore, database: Database, tmp_p
     """Another connection to the same database sees what was acknowledged."""
     slots.put(SLOT, payload(INLINE_BYTES * 2))
     again = Database(database.engine.url.render_as_string(hide_password=False), MIGRATIONS)
-    stored = SlotStore(again, tmp_path / "blobs").find(SLOT)
+    stored = SlotStore(again, FileBlobs(tmp_path / "blobs")).find(SLOT)
     again.close()
     assert stored is not None
     assert stored.read() == payload(INLINE_BYTES * 2)
@@ -164,7 +150,7 @@ def test_a_job_is_forgotten_with_its_files(slots: SlotStore, tmp_path: Path) -> 
     slots.put(other, b"x")
     slots.forget("job-1")
     assert slots.find(SLOT) is None
-    assert slots.slots_of("job-2") == [other]
+    assert [arrival.slot for arrival in slots.arrivals("job-2")] == [other]
     assert not list((tmp_path / "blobs").iterdir())
 
 

@@ -101,4 +101,4 @@ def set_approval(federation: LocalFederation, job_id: str) -> None:
     while jobs.get(job_id).approval != "pending":
         assert time.monotonic() < stop
         time.sleep(0.1)
-    jobs.set_approval(job_id, "approved")
+    assert jobs.decide(job_id, "approved", "", "command")

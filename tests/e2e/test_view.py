@@ -15,6 +15,7 @@ from commonscale.database import Database
 from commonscale.localnet import LocalFederation
 from commonscale.slot import Slot
 from commonscale.transforms.ordering import to_keys
+from coordinator.blobs import FileBlobs
 from coordinator.daemon import MIGRATIONS
 from coordinator.jobs import Jobs
 from coordinator.jobstore import JobRecord, JobStore, now_ms
@@ -98,7 +99,7 @@ def _assert_no_values(log: str, rows: np.ndarray) -> None:
 def test_the_messages_of_an_ended_job_are_removed(tmp_path: Path) -> None:
     """By what the housekeeping calls: of old ended jobs, from database and memory; open and recent ones stay."""
     database = Database(f"sqlite:///{tmp_path / 'c.db'}", MIGRATIONS)
-    store, jobstore = SlotStore(database, tmp_path / "blobs"), JobStore(database)
+    store, jobstore = SlotStore(database, FileBlobs(tmp_path / "blobs")), JobStore(database)
     slots = {name: Slot(name, "Signed", "a", "@coordinator") for name in ("old", "recent", "open")}
 
     async def work() -> None:

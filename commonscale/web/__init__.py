@@ -1,0 +1,1 @@
+"""What the daemons' pages share: sessions, safe headers, certificates of visitors, live updates."""

@@ -1,0 +1,110 @@
+"""The way in: a page that asks for a token, and the cookie that it is exchanged for."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import parse_qs
+
+import structlog
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
+from starlette.routing import BaseRoute, Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from commonscale.web.sessions import SESSION_S, Sessions
+
+log = structlog.get_logger()
+
+STATIC = Path(__file__).parent / "static"
+COOKIE = "commonscale_session"
+MAX_FORM_BYTES = 4096
+
+Handler = Callable[[Request], Awaitable[Response]]
+
+
+@dataclass(frozen=True)
+class Login:
+    """The way into one application."""
+
+    title: str
+    # What to tell a person who has no token.
+    hint: str
+    sessions: Sessions
+    # The name that a token is for.
+    find_name: Callable[[str], Awaitable[str | None]]
+    # Whoever needs no token: a client certificate speaks for itself.
+    by_certificate: Callable[[Request], Awaitable[str | None]] | None = None
+
+    async def visitor(self, request: Request) -> str | None:
+        """The visitor's name, if it may be here."""
+        if self.by_certificate is not None and (name := await self.by_certificate(request)) is not None:
+            return name
+        return await self.sessions.read(request.cookies.get(COOKIE, ""))
+
+    def members_only(self, handler: Handler, *, page: bool = False) -> Handler:
+        """A page sends strangers to the login, anything else tells them."""
+
+        async def guarded(request: Request) -> Response:
+            name = await self.visitor(request)
+            if name is not None:
+                request.state.visitor = name
+                return await handler(request)
+            if page:
+                return RedirectResponse("/login", status_code=303)
+            return JSONResponse({"error": "Log in first."}, status_code=401)
+
+        return guarded
+
+    def routes(self, *static: Path) -> Sequence[BaseRoute]:
+        """Login, logout, and the files that a page is made of: they hold nothing but the page."""
+        directories = [STATIC, *static]
+        return [
+            Route("/login", self._show, methods=["GET"]),
+            Route("/login", self._enter, methods=["POST"]),
+            Route("/logout", self._leave, methods=["POST"]),
+            Mount("/static", _Assets(directories)),
+        ]
+
+    async def _show(self, _: Request) -> Response:
+        return self._page("")
+
+    def _page(self, message: str, status: int = 200) -> Response:
+        text = (STATIC / "login.html").read_text(encoding="utf-8")
+        for name, value in {"title": self.title, "hint": self.hint, "message": message}.items():
+            text = text.replace("{{" + name + "}}", html.escape(value))
+        return HTMLResponse(text, status_code=status)
+
+    async def _enter(self, request: Request) -> Response:
+        body = b""
+        async for piece in request.stream():
+            body += piece
+            if len(body) > MAX_FORM_BYTES:
+                return self._page("That is no token.", 413)
+        token = parse_qs(body.decode("utf-8", "replace")).get("token", [""])[0].strip()
+        name = await self.find_name(token)
+        if name is None:
+            log.warning("login refused", page=self.title, peer=request.client.host if request.client else "")
+            return self._page("This token is not known here, or has ended.", 401)
+        response = RedirectResponse("/", status_code=303)
+        response.set_cookie(
+            COOKIE, await self.sessions.issue(name), max_age=SESSION_S, httponly=True, samesite="strict",
+            secure=request.url.scheme == "https",
+        )  # fmt: skip
+        log.info("login", page=self.title, visitor=name)
+        return response
+
+    async def _leave(self, _: Request) -> Response:
+        response = RedirectResponse("/login", status_code=303)
+        response.delete_cookie(COOKIE, httponly=True, samesite="strict")
+        return response
+
+
+class _Assets(StaticFiles):
+    """Files of several directories; the first that has a name wins."""
+
+    def __init__(self, directories: Sequence[Path]) -> None:
+        super().__init__(directory=directories[0])
+        self.all_directories = list(directories)

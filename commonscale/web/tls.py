@@ -1,0 +1,61 @@
+"""TLS for pages: the daemon's certificate, and the visitor's if it shows one."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from typing import Any
+
+from cryptography import x509
+from starlette.requests import Request
+from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from commonscale.config import Tls
+from commonscale.errors import ConfigError
+
+_KEY = "commonscale.certificate"
+
+
+def server_context(tls: Tls) -> ssl.SSLContext:
+    """TLS 1.3 with our certificate; a client's is asked for and need not come."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.verify_mode = ssl.CERT_OPTIONAL
+    try:
+        context.load_verify_locations(tls.ca)
+        context.load_cert_chain(tls.certificate, tls.key)
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError(f"The dashboard cannot use {tls.certificate}: {error.strerror or error}.") from None
+    return context
+
+
+def refresh(context: ssl.SSLContext, tls: Tls) -> None:
+    """Take a renewed certificate into use, for connections from now on."""
+    context.load_cert_chain(tls.certificate, tls.key)
+
+
+class CertificateProtocol(H11Protocol):
+    """HTTP that tells the application which certificate the connection showed."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Once a connection, after its handshake."""
+        super().connection_made(transport)
+        tls: Any = transport.get_extra_info("ssl_object")
+        der = tls.getpeercert(binary_form=True) if tls else None
+        if der:
+            self.app = _with_certificate(self.app, der)
+
+
+def _with_certificate(app: Any, der: bytes) -> ASGIApp:
+    async def wrapped(scope: Scope, receive: Receive, send: Send) -> None:
+        scope[_KEY] = der
+        await app(scope, receive, send)
+
+    return wrapped
+
+
+def certificate_of(request: Request) -> x509.Certificate | None:
+    """What the visitor's connection showed; its chain was checked in the handshake."""
+    der = request.scope.get(_KEY)
+    return x509.load_der_x509_certificate(der) if der else None

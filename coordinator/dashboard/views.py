@@ -1,0 +1,122 @@
+"""What the dashboard shows, as JSON. All of it comes from the database, so that every replica shows the same.
+
+Never a result: the numbers of a job are its analyst's and its sites'.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any
+
+from commonscale.concurrency import offload
+from commonscale.v1 import jobs_pb2
+from commonscale.version import PROTOCOL_VERSION, __version__
+from coordinator import timeline
+from coordinator.incidents import Incidents
+from coordinator.jobs import Jobs
+from coordinator.jobstore import OPEN_STATES, JobRecord, JobStore, now_ms
+from coordinator.slots import SlotStore
+
+JOBS_SHOWN = 50
+INCIDENTS_SHOWN = 100
+
+
+@dataclass(frozen=True)
+class Views:
+    """Reads what is to be shown."""
+
+    name: str
+    replica: str
+    certificate_expires_ms: Callable[[], int]
+    faults: Callable[[], Sequence[str]]
+    jobs: Jobs
+    jobstore: JobStore
+    slots: SlotStore
+    incidents: Incidents
+
+    async def overview(self) -> dict[str, Any]:
+        """The federation at a glance."""
+        at_ms = now_ms()
+        records = await self.jobs.newest(JOBS_SHOWN)
+        counts = await offload(self.jobstore.totals)
+        return {
+            "coordinator": {
+                "name": self.name,
+                "version": __version__,
+                "protocol": PROTOCOL_VERSION,
+                "certificate_expires_ms": self.certificate_expires_ms(),
+                "replica": self.replica,
+                "faults": list(self.faults()),
+            },
+            "sites": [
+                {
+                    "name": site.name,
+                    "online": site.is_online(at_ms),
+                    "version": site.version,
+                    "last_seen_ms": site.last_seen_ms,
+                    "certificate_expires_ms": site.certificate_expires_ms,
+                }
+                for site in await offload(self.jobstore.sites)
+            ],
+            "jobs": [self._summary(record) for record in records],
+            "totals": {
+                "open": sum(counts.get(state, 0) for state in OPEN_STATES),
+                **{state: counts.get(state, 0) for state in ("done", "failed", "refused", "cancelled")},
+            },
+            "incidents": [asdict(found) for found in await offload(self.incidents.newest, INCIDENTS_SHOWN)],
+        }
+
+    async def job(self, job_id: str) -> dict[str, Any]:
+        """One job, round by round; UnknownJob if there is none."""
+        record = await self.jobs.get(job_id)
+        pipeline = record.pipeline
+        if record.is_open:
+            rounds = timeline.rounds(await offload(self.slots.arrivals, job_id))
+        else:
+            rounds = json.loads(record.rounds_json or "[]")
+        return {
+            **self._summary(record),
+            "dataset": pipeline.dataset,
+            "steps": timeline.steps(pipeline),
+            "rounds": rounds,
+            "awaiting": [
+                {"step": timeline.step_of(wait.run), "kind": wait.kind, "site": wait.sender, "since_ms": wait.since_ms}
+                for wait in self._progress(record).waits
+            ],
+            "protocols": timeline.protocols(pipeline, record.submitted_at_ms, rounds),
+            "disclosures": json.loads(record.disclosure_json)["revealed"] if record.disclosure_json else [],
+        }
+
+    def snapshot(self, job_id: str | None) -> Callable[[], Any]:
+        """What a live stream asks for again and again."""
+        return self.overview if job_id is None else partial(self.job, job_id)
+
+    def _progress(self, record: JobRecord) -> jobs_pb2.Progress:
+        return self.jobs.to_wire(record).progress if record.is_open else jobs_pb2.Progress()
+
+    def _summary(self, record: JobRecord) -> dict[str, Any]:
+        progress = self._progress(record)
+        first = progress.waits[0] if progress.waits else None
+        return {
+            "id": record.id,
+            "name": record.pipeline.name,
+            "state": record.state,
+            "analyst": record.analyst,
+            "sites": record.pipeline.sites,
+            "submitted_at_ms": record.submitted_at_ms,
+            "deadline_at_ms": record.deadline_at_ms,
+            "ended_at_ms": record.ended_at_ms or None,
+            "error": record.error,
+            "progress": {
+                "step": timeline.step_of(first.run),
+                "round": progress.round,
+                "awaited": list(progress.awaited),
+                "since_ms": first.since_ms,
+                "messages": progress.messages,
+            }
+            if first
+            else None,
+        }

@@ -1,0 +1,27 @@
+"""A database of the coordinator, on SQLite and on a real PostgreSQL server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from commonscale.database import Database
+from coordinator.daemon import MIGRATIONS
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Database]:
+    if request.param == "sqlite":
+        url = f"sqlite:///{tmp_path / 'c.db'}"
+    else:
+        url = request.getfixturevalue("postgres_url")
+        engine = sa.create_engine(url.replace("postgresql:", "postgresql+psycopg:"))
+        with engine.begin() as connection:
+            connection.execute(sa.text("DROP SCHEMA public CASCADE; CREATE SCHEMA public"))
+        engine.dispose()
+    opened = Database(url, MIGRATIONS)
+    yield opened
+    opened.close()

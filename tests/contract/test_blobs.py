@@ -1,0 +1,198 @@
+"""Large payloads, keys, observers and incidents in the database: on SQLite and on a real PostgreSQL server."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import anyio
+import pytest
+import sqlalchemy as sa
+
+from commonscale.database import Database
+from commonscale.errors import BadMessage, ConfigError, DeadlineMissed, NotAllowed
+from commonscale.slot import ALL, HUB, Slot
+from coordinator import blobs as blobs_module
+from coordinator.blobs import PIECE_BYTES, DatabaseBlobs, FileBlobs
+from coordinator.daemon import MIGRATIONS
+from coordinator.incidents import KEPT, Incident, Incidents
+from coordinator.jobstore import now_ms
+from coordinator.keysets import DatabaseShelf
+from coordinator.observers import Observers
+from coordinator.slots import INLINE_BYTES, SlotStore
+
+SLOT = Slot("job-1/0", "keys.Share", "north", HUB)
+SIZES = (INLINE_BYTES + 1, PIECE_BYTES, PIECE_BYTES + 1, 3 * PIECE_BYTES - 5)
+
+
+def payload(size: int) -> bytes:
+    return (b"commonscale" * (size // 11 + 1))[:size]
+
+
+def pieces(database: Database) -> int:
+    with database.reading() as connection:
+        return connection.scalar(sa.text("SELECT count(*) FROM payload_pieces")) or 0
+
+
+@pytest.fixture(params=["files", "database"])
+def slots(request: pytest.FixtureRequest, database: Database, tmp_path: Path) -> SlotStore:
+    return SlotStore(database, DatabaseBlobs(database) if request.param == "database" else FileBlobs(tmp_path / "b"))
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("chunk", [1000, PIECE_BYTES, 5 * PIECE_BYTES])
+def test_a_large_payload_comes_back_in_any_pieces(slots: SlotStore, size: int, chunk: int) -> None:
+    """However it was cut when it came and is cut when it goes."""
+    with slots.upload(SLOT, size) as upload:
+        for start in range(0, size, 300_001):
+            upload.write(payload(size)[start : start + 300_001])
+        upload.commit(hashlib.sha256(payload(size)).digest())
+    stored = slots.find(SLOT)
+    assert stored is not None
+    assert stored.payload is None
+    found = list(stored.chunks(chunk))
+    assert b"".join(found) == stored.read() == payload(size)
+    assert max(map(len, found)) <= chunk
+
+
+def test_what_was_cut_off_or_is_there_already_leaves_no_pieces(database: Database) -> None:
+    """Nothing counts before its row does, and nothing is kept twice."""
+    slots = SlotStore(database, DatabaseBlobs(database))
+    with slots.upload(SLOT, 2 * PIECE_BYTES) as upload:
+        upload.write(payload(PIECE_BYTES + 7))
+        with pytest.raises(BadMessage):
+            upload.commit(hashlib.sha256(b"").digest())
+    assert slots.find(SLOT) is None
+    assert pieces(database) == 0
+    for _ in range(2):
+        slots.put(SLOT, payload(PIECE_BYTES + 7))
+    assert pieces(database) == 2
+    slots.forget("job-1")
+    assert pieces(database) == 0
+
+
+def test_old_leftovers_are_swept_and_others_are_not(
+    slots: SlotStore, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A crash leaves a payload without a row; what another replica is writing now looks the same, but is young."""
+    slots.put(SLOT, payload(PIECE_BYTES))
+    orphan = slots.blobs.create("0" * 32, read_soon=True)
+    orphan.write(payload(PIECE_BYTES))
+    orphan.sync()
+    orphan.close()
+    slots.sweep()
+    assert slots.blobs.exists("0" * 32)
+    monkeypatch.setattr(blobs_module, "ORPHAN_AGE_S", -1)
+    slots.sweep()
+    assert not slots.blobs.exists("0" * 32)
+    stored = slots.find(SLOT)
+    assert stored is not None
+    assert stored.read() == payload(PIECE_BYTES)
+
+
+def test_arrivals_say_when_and_how_much(slots: SlotStore) -> None:
+    """In order of time, of one job, without what was said."""
+    before = now_ms()
+    first, second = Slot("job-1", "Signed", "north", HUB), Slot("job-1/0", "Total", HUB, ALL)
+    slots.put(first, b"x" * 10)
+    slots.put(second, payload(INLINE_BYTES * 2))
+    slots.put(Slot("job-10", "Signed", "north", HUB), b"")
+    found = slots.arrivals("job-1")
+    assert {(arrival.slot, arrival.size_bytes) for arrival in found} == {(first, 10), (second, INLINE_BYTES * 2)}
+    times = [arrival.stored_at_ms for arrival in found]
+    assert times == sorted(times)
+    assert before <= times[0] <= times[1] <= now_ms()
+
+
+def test_key_sets_are_replaced_whole(database: Database) -> None:
+    """As they are in files."""
+    shelf = DatabaseShelf(database)
+    assert shelf.get("family") is None
+    shelf.put("family", b"one")
+    shelf.put("family", b"two")
+    shelf.put("other", b"three")
+    assert (shelf.get("family"), shelf.get("other")) == (b"two", b"three")
+
+
+def test_an_observers_token_opens_until_it_ends(database: Database) -> None:
+    """It is not kept; a new one ends the old; an expired or removed one opens nothing."""
+    observers = Observers(database)
+    first = observers.add("ops", 1)
+    assert observers.name_of(first) == "ops"
+    second = observers.add("ops", 1)
+    assert observers.name_of(first) is None
+    assert observers.name_of(second) == "ops"
+    late = observers.add("late", -1)
+    assert observers.name_of(late) is None
+    assert observers.digest_of("late") is None
+    with database.reading() as connection:
+        everything = str(connection.execute(sa.text("SELECT * FROM observers")).all())
+    assert second not in everything
+    observers.remove("ops")
+    assert observers.name_of(second) is None
+    with pytest.raises(ConfigError, match="no observer ops"):
+        observers.remove("ops")
+    with pytest.raises(ConfigError, match="is no name"):
+        observers.add("Ops Team", 1)
+    assert [observer.name for observer in observers.all()] == ["late"]
+
+
+def test_the_same_incident_is_counted(database: Database) -> None:
+    """With its newest time; another one stands by itself; each says what to do."""
+    incidents = Incidents(database)
+    for _ in range(3):
+        incidents.store(Incident.of("site north", NotAllowed("The certificate of site north is revoked.")))
+    incidents.store(Incident.of("job x", DeadlineMissed("The deadline passed.", "Check that daemon.")))
+    found = {incident.what: incident for incident in incidents.newest(10)}
+    assert {what: incident.times for what, incident in found.items()} == {"NotAllowed": 3, "DeadlineMissed": 1}
+    assert found["DeadlineMissed"].remedy == "Check that daemon."
+    assert "commonscale doctor" in found["NotAllowed"].remedy
+
+
+def test_incidents_are_bounded_and_plain(database: Database) -> None:
+    """A flood neither fills the table nor holds up who notes it; control characters of a peer are gone."""
+    incidents = Incidents(database)
+    for number in range(KEPT + 20):
+        incidents.store(Incident(number, "BadMessage", "site north", f"{number}", ""))
+    newest = incidents.newest(KEPT * 2)
+    assert len(newest) == KEPT
+    assert newest[0].message == str(KEPT + 19)
+
+    async def flood() -> None:
+        for _ in range(10_000):
+            incidents.note("site \x1b[2Jnorth", NotAllowed("no\x00thing"))
+        with anyio.move_on_after(2):
+            await incidents.write()
+
+    anyio.run(flood)
+    last = incidents.newest(1)[0]
+    assert "\x1b" not in last.who + last.message
+    assert "\x00" not in last.message
+    assert 0 < last.times <= 100
+
+
+def test_an_older_database_is_upgraded_with_what_it_holds(tmp_path: Path) -> None:
+    """The first release's schema, with a job and its messages in it."""
+    old = tmp_path / "old"
+    old.mkdir()
+    (old / "0001_initial.py").write_bytes((MIGRATIONS / "0001_initial.py").read_bytes())
+    url = f"sqlite:///{tmp_path / 'c.db'}"
+    before = Database(url, old)
+    with before.writing() as connection:
+        connection.execute(
+            sa.text(
+                "INSERT INTO slots (run, kind, sender, receiver, job_id, size_bytes, sha256, payload)"
+                " VALUES ('job-1', 'Signed', 'north', '@coordinator', 'job-1', 3, :digest, :payload)"
+            ),
+            {"digest": hashlib.sha256(b"abc").digest(), "payload": b"abc"},
+        )
+    before.close()
+    after = Database(url, MIGRATIONS)
+    slots = SlotStore(after, FileBlobs(tmp_path / "blobs"))
+    stored = slots.find(Slot("job-1", "Signed", "north", HUB))
+    assert stored is not None
+    assert stored.read() == b"abc"
+    assert [arrival.stored_at_ms for arrival in slots.arrivals("job-1")] == [0]
+    after.close()
+    with pytest.raises(ConfigError, match="newer release"):
+        Database(url, old)

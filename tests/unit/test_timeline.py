@@ -1,0 +1,68 @@
+"""A job's rounds and protocols, from when its messages came."""
+
+from __future__ import annotations
+
+from commonscale.pipeline import Pipeline
+from commonscale.slot import ALL, HUB, Slot
+from coordinator import timeline
+from coordinator.slots import Arrival
+
+PIPELINE = Pipeline.model_validate(
+    {
+        "sites": ["a", "b", "c"],
+        "steps": [{"transform": "zscore", "columns": ["x"]}, {"transform": "onehot", "columns": ["y"]}],
+    }
+)
+
+
+def arrival(run: str, kind: str, sender: str, receiver: str, size: int, at_ms: int) -> Arrival:
+    return Arrival(Slot(run, kind, sender, receiver), size, at_ms)
+
+
+ARRIVALS = [
+    arrival("j", "Signed", "a", HUB, 10, 1100),
+    arrival("j", "Signed", "b", HUB, 20, 1300),
+    arrival("j", "Roster", HUB, ALL, 40, 1310),
+    arrival("j/0", "mean.MaskedVector", "a", HUB, 5, 1400),
+    arrival("j/0", "mean.Share", "a", "b", 5, 1500),
+    arrival("j/0", "mean.Share", "a", "c", 7, 1550),
+    arrival("j/1", "Token", "b", HUB, 9, 2550),
+    arrival("j", "Outcome", "a", HUB, 3, 2600),
+]
+
+
+def test_messages_of_a_kind_in_a_step_are_a_round() -> None:
+    """Who sent how much, the first and the last."""
+    found = timeline.rounds(ARRIVALS)
+    assert [(entry["step"], entry["kind"], entry["direction"]) for entry in found] == [
+        (None, "Signed", "to-coordinator"),
+        (None, "Roster", "to-all"),
+        (0, "mean.MaskedVector", "to-coordinator"),
+        (0, "mean.Share", "between-sites"),
+        (1, "Token", "to-coordinator"),
+        (None, "Outcome", "to-coordinator"),
+    ]
+    signed, shares = found[0], found[3]
+    assert (signed["first_ms"], signed["last_ms"], signed["messages"], signed["bytes"]) == (1100, 1300, 2, 30)
+    assert signed["senders"] == {"a": {"at_ms": 1100, "bytes": 10}, "b": {"at_ms": 1300, "bytes": 20}}
+    assert shares["senders"] == {"a": {"at_ms": 1550, "bytes": 12}}
+
+
+def test_protocols_take_all_of_a_jobs_time() -> None:
+    """Each from the end of the one before; together from submission to the last message."""
+    found = timeline.protocols(PIPELINE, 1000, timeline.rounds(ARRIVALS))
+    assert [(entry["step"], entry["seconds"], entry["bytes"]) for entry in found] == [
+        (None, 0.31, 70),
+        (0, 0.24, 17),
+        (1, 1.0, 9),
+        (None, 0.05, 3),
+    ]
+    assert [entry["protocol"] for entry in found][0::3] == ["admission", "outcome"]
+    assert sum(entry["seconds"] for entry in found) == 1.6
+
+
+def test_a_job_without_messages_has_no_rounds() -> None:
+    """And says so, instead of failing."""
+    assert timeline.rounds([]) == []
+    assert timeline.protocols(PIPELINE, 1000, []) == []
+    assert [step["number"] for step in timeline.steps(PIPELINE)] == [0, 1]
