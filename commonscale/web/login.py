@@ -19,7 +19,6 @@ from commonscale.web.sessions import SESSION_S, Sessions
 log = structlog.get_logger()
 
 STATIC = Path(__file__).parent / "static"
-COOKIE = "commonscale_session"
 MAX_FORM_BYTES = 4096
 
 Handler = Callable[[Request], Awaitable[Response]]
@@ -30,6 +29,8 @@ class Login:
     """The way into one application."""
 
     title: str
+    # Of its own: a browser does not tell ports apart, and may be logged in to two pages of one machine.
+    cookie: str
     # What to tell a person who has no token.
     hint: str
     sessions: Sessions
@@ -42,7 +43,7 @@ class Login:
         """The visitor's name, if it may be here."""
         if self.by_certificate is not None and (name := await self.by_certificate(request)) is not None:
             return name
-        return await self.sessions.read(request.cookies.get(COOKIE, ""))
+        return await self.sessions.read(request.cookies.get(self.cookie, ""))
 
     def members_only(self, handler: Handler, *, page: bool = False) -> Handler:
         """A page sends strangers to the login, anything else tells them."""
@@ -90,7 +91,7 @@ class Login:
             return self._page("This token is not known here, or has ended.", 401)
         response = RedirectResponse("/", status_code=303)
         response.set_cookie(
-            COOKIE, await self.sessions.issue(name), max_age=SESSION_S, httponly=True, samesite="strict",
+            self.cookie, await self.sessions.issue(name), max_age=SESSION_S, httponly=True, samesite="strict",
             secure=request.url.scheme == "https",
         )  # fmt: skip
         log.info("login", page=self.title, visitor=name)
@@ -98,7 +99,7 @@ class Login:
 
     async def _leave(self, _: Request) -> Response:
         response = RedirectResponse("/login", status_code=303)
-        response.delete_cookie(COOKIE, httponly=True, samesite="strict")
+        response.delete_cookie(self.cookie, httponly=True, samesite="strict")
         return response
 
 

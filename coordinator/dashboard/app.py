@@ -54,7 +54,9 @@ def _login(views: Views, observers: Observers, authority: Authority) -> Login:
     async def name_of(token: str) -> str | None:
         return await offload(observers.name_of, token)
 
-    return Login(f"coordinator {views.name}", HINT, Sessions(digest_of), name_of, by_certificate)
+    return Login(
+        f"coordinator {views.name}", "commonscale_dashboard", HINT, Sessions(digest_of), name_of, by_certificate
+    )
 
 
 class _Dashboard:

@@ -66,4 +66,4 @@ def login(site: str, state: Path) -> Login:
         return VISITOR if known else None
 
     hint = "On the daemon's machine, commonscale page token --config participant.toml prints the token."
-    return Login(title=f"site {site}", hint=hint, sessions=Sessions(find), find_name=find_name)
+    return Login(f"site {site}", f"commonscale_{site}", hint, Sessions(find), find_name)

@@ -157,7 +157,7 @@ def test_a_wrong_token_opens_nothing(stranger: Visitor, token: str) -> None:
 @pytest.mark.parametrize("cookie", ["operator~9999999999~00", "operator~~", "~", "operator", "other~9999999999~00"])
 def test_a_made_up_cookie_opens_nothing(stranger: Visitor, cookie: str) -> None:
     """Its code is made with the token."""
-    stranger.cookie = f"commonscale_session={cookie}"
+    stranger.cookie = f"commonscale_manual={cookie}"
     assert stranger.ask("GET", "/api/state")[0] == 401
 
 

@@ -4,8 +4,20 @@
   const NEXT = { auto: "light", light: "dark", dark: "auto" };
 
   // A browser may forbid storage; the choice then lasts as long as the page.
-  const remembered = () => { try { return localStorage.getItem(KEY); } catch { return null; } };
-  const remember = (theme) => { try { localStorage.setItem(KEY, theme); } catch { /* see above */ } };
+  const remembered = () => {
+    try {
+      return localStorage.getItem(KEY);
+    } catch {
+      return null;
+    }
+  };
+  const remember = (theme) => {
+    try {
+      localStorage.setItem(KEY, theme);
+    } catch {
+      /* see above */
+    }
+  };
 
   let theme = NEXT[remembered()] ? remembered() : "auto";
   const apply = () => {
@@ -21,7 +33,11 @@
   document.addEventListener("DOMContentLoaded", () => {
     apply();
     for (const button of document.querySelectorAll("[data-theme-toggle]")) {
-      button.addEventListener("click", () => { theme = NEXT[theme]; remember(theme); apply(); });
+      button.addEventListener("click", () => {
+        theme = NEXT[theme];
+        remember(theme);
+        apply();
+      });
     }
   });
 })();

@@ -52,7 +52,10 @@ if (job) {
   show("view-job");
   const path = `/api/jobs/${job[1]}`;
   start(new JobView(main), path, `${path}/events`, "job", () => {});
-  fetch("/api/overview").then((answer) => answer.ok && answer.json().then(setBar), () => {});
+  fetch("/api/overview").then(
+    (answer) => answer.ok && answer.json().then(setBar),
+    () => {},
+  );
 } else {
   show("view-overview");
   start(new OverviewView(main), "/api/overview", "/api/events", "overview", setBar);

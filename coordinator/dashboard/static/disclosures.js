@@ -13,16 +13,26 @@ export class DisclosureTable {
     // An entry never changes once it is there.
     keyed(this.page.disclosures, job.disclosures, JSON.stringify, makeRow, () => {});
     attr(this.page["no-disclosures"], "hidden", job.disclosures.length > 0);
-    say(this.page["no-disclosures"], OPEN.includes(job.state) ? "The report is made when the job ends." : "Nothing was revealed to anyone.");
+    say(
+      this.page["no-disclosures"],
+      OPEN.includes(job.state) ? "The report is made when the job ends." : "Nothing was revealed to anyone.",
+    );
   }
 }
 
 function makeRow(one) {
   const to = el("ul", { class: "chips" }, ...one.to.map((name) => el("li", {}, party(name))));
-  return el("tr", { role: "row" },
+  return el(
+    "tr",
+    { role: "row" },
     el("th", { scope: "row", role: "rowheader", class: "wrap" }, one.what),
     // What admission reveals is of no step and of no column in particular.
     el("td", { role: "cell", "data-label": "Of columns" }, columnsOf(one.columns ?? [])),
-    el("td", { role: "cell", "data-label": "By" }, el("span", {}, one.protocol, el("div", { class: "small muted" }, stepName(one.step ?? null)))),
-    el("td", { role: "cell", "data-label": "To" }, to));
+    el(
+      "td",
+      { role: "cell", "data-label": "By" },
+      el("span", {}, one.protocol, el("div", { class: "small muted" }, stepName(one.step ?? null))),
+    ),
+    el("td", { role: "cell", "data-label": "To" }, to),
+  );
 }

@@ -25,7 +25,12 @@ function makeRow(one, jobs) {
   if (one.remedy) message.append(el("p", { class: "wrap remedy" }, el("strong", {}, "What to do: "), one.remedy));
   row.append(
     el("td", { role: "cell", class: "nowrap" }, el("time", { "data-part": "at" })),
-    el("td", { role: "cell" }, badge(incidentLook(one.what)), el("span", { class: "small muted nowrap", "data-part": "times" })),
+    el(
+      "td",
+      { role: "cell" },
+      badge(incidentLook(one.what)),
+      el("span", { class: "small muted nowrap", "data-part": "times" }),
+    ),
     el("td", { role: "cell", class: "wrap" }, who(one.who, jobs)),
     message,
   );

@@ -41,14 +41,15 @@ export class JobView {
     this.costs.update(job);
     this.disclosures.update(job);
     this.tick();
-    if (before && before.state !== job.state) announce("state", `The job is ${jobLook(job.state)[2].toLowerCase()}. ${job.error}`);
+    if (before && before.state !== job.state)
+      announce("state", `The job is ${jobLook(job.state)[2].toLowerCase()}. ${job.error}`);
   }
 
   /** What changes with time alone. */
   tick() {
     if (!this.job) return;
     this.showAwaited();
-    if (OPEN.includes(this.job.state)) this.timeline.draw();
+    this.timeline.tick();
   }
 
   showFacts() {
@@ -59,14 +60,24 @@ export class JobView {
       ["Data set", job.dataset],
       ["Sites", job.sites.join(", ")],
       ["Submitted", moment(job.submitted_at_ms, now())],
-      open ? ["Deadline", job.deadline_at_ms, "left"] : ["Ended", moment(job.ended_at_ms ?? job.submitted_at_ms, now())],
-      open ? ["Runs", job.submitted_at_ms, "since"] : ["Took", seconds(((job.ended_at_ms ?? 0) - job.submitted_at_ms) / 1000)],
+      open
+        ? ["Deadline", job.deadline_at_ms, "left"]
+        : ["Ended", moment(job.ended_at_ms ?? job.submitted_at_ms, now())],
+      open
+        ? ["Runs", job.submitted_at_ms, "since"]
+        : ["Took", seconds(((job.ended_at_ms ?? 0) - job.submitted_at_ms) / 1000)],
     ];
     const make = ([name, , words]) => el("div", {}, el("dt", {}, name), el("dd", {}, words ? clock(words, 0) : ""));
-    keyed(this.page.facts, facts, ([name]) => name, make, (node, [, value, words]) => {
-      if (words) setStart(node.lastElementChild.firstElementChild, value);
-      else say(node.lastElementChild, value);
-    });
+    keyed(
+      this.page.facts,
+      facts,
+      ([name]) => name,
+      make,
+      (node, [, value, words]) => {
+        if (words) setStart(node.lastElementChild.firstElementChild, value);
+        else say(node.lastElementChild, value);
+      },
+    );
   }
 
   showSteps() {
@@ -77,15 +88,32 @@ export class JobView {
       if (number > reached) return ["quiet", "ring", OPEN.includes(job.state) ? "not begun" : "not reached"];
       return OPEN.includes(job.state) ? ["info", "disc", "running"] : ["bad", "cross", "not finished"];
     };
-    const make = (step) => el("li", {}, el("i", { class: "mark" }), el("div", { class: "wrap" },
-      el("strong", {}, `${stepName(step.number)}: ${step.transform}`), el("span", { class: "step-status" }),
-      el("div", { class: "small muted" }, step.protocol), el("div", { class: "small muted" }, columnsOf(step.columns))));
-    keyed(this.page.steps, job.steps, (step) => step.number, make, (node, step) => {
-      const [tone, shape, word] = status(step.number);
-      attr(node, "data-tone", tone);
-      attr(node.firstElementChild, "data-shape", shape);
-      say(node.querySelector(".step-status"), ` ${word}`);
-    });
+    const make = (step) =>
+      el(
+        "li",
+        {},
+        el("i", { class: "mark" }),
+        el(
+          "div",
+          { class: "wrap" },
+          el("strong", {}, `${stepName(step.number)}: ${step.transform}`),
+          el("span", { class: "step-status" }),
+          el("div", { class: "small muted" }, step.protocol),
+          el("div", { class: "small muted" }, columnsOf(step.columns)),
+        ),
+      );
+    keyed(
+      this.page.steps,
+      job.steps,
+      (step) => step.number,
+      make,
+      (node, step) => {
+        const [tone, shape, word] = status(step.number);
+        attr(node, "data-tone", tone);
+        attr(node.firstElementChild, "data-shape", shape);
+        say(node.querySelector(".step-status"), ` ${word}`);
+      },
+    );
   }
 
   showEnding() {
@@ -99,7 +127,8 @@ export class JobView {
     const advice = this.remedy || adviceFor(job.state);
     // Some errors end with the advice.
     say(page.error, job.error.endsWith(advice) ? job.error.slice(0, -advice.length || undefined) : job.error);
-    if (page.remedy.textContent !== `What to do: ${advice}`) page.remedy.replaceChildren(el("strong", {}, "What to do: "), advice);
+    if (page.remedy.textContent !== `What to do: ${advice}`)
+      page.remedy.replaceChildren(el("strong", {}, "What to do: "), advice);
     attr(page.remedy, "hidden", !advice);
   }
 
@@ -123,7 +152,8 @@ export class JobView {
     const longest = waits.length ? now() - Math.min(...waits.map((wait) => wait.since_ms)) : 0;
     const long = longest >= LONG_WAIT_MS;
     attr(page.awaited, "hidden", !open);
-    document.title = `${open && long ? `Waits for ${names(waits)}` : jobLook(job.state)[2]} – ${job.name || job.id} – commonscale`;
+    const state = open && long ? `Waits for ${names(waits)}` : jobLook(job.state)[2];
+    document.title = `${state} – ${job.name || job.id} – commonscale`;
     if (!open) return;
     attr(page.awaited, "data-tone", long ? "warn" : "info");
     say(page["awaited-title"], waits.length ? `Waiting for ${names(waits)}` : "The coordinator is at work");
@@ -137,7 +167,14 @@ export class JobView {
 const names = (waits) => (waits.length > 4 ? plural(waits.length, "site") : waits.map((wait) => wait.site).join(", "));
 
 function makeWait(wait) {
-  return el("li", {}, el("strong", {}, wait.site), el("span", { class: "mono" }), el("span"), clock("since", wait.since_ms));
+  return el(
+    "li",
+    {},
+    el("strong", {}, wait.site),
+    el("span", { class: "mono" }),
+    el("span"),
+    clock("since", wait.since_ms),
+  );
 }
 
 function updateWait(node, wait) {

@@ -5,7 +5,14 @@ import { attr, el, keyed, parts, say } from "./dom.js";
 import { moment, plural, seconds, span } from "./units.js";
 import { badge, jobLook, OPEN, setBadge } from "./words.js";
 
-const FILTERS = { all: "All", open: "Open", done: "Done", failed: "Failed", refused: "Refused", cancelled: "Cancelled" };
+const FILTERS = {
+  all: "All",
+  open: "Open",
+  done: "Done",
+  failed: "Failed",
+  refused: "Refused",
+  cancelled: "Cancelled",
+};
 
 export class JobList {
   constructor(page) {
@@ -75,7 +82,10 @@ function makeRow(job) {
   row.append(
     el("td", { role: "cell" }, badge(jobLook(job.state))),
     el("th", { role: "rowheader", scope: "row" }, link, el("div", { class: "mono muted wrap job-id" }, job.id)),
-    cell("analyst", "Analyst"), cell("sites", "Sites"), cell("submitted", "Submitted", "nowrap"), cell("took", "Took", "nowrap"),
+    cell("analyst", "Analyst"),
+    cell("sites", "Sites"),
+    cell("submitted", "Submitted", "nowrap"),
+    cell("took", "Took", "nowrap"),
     cell("now", "Now"),
   );
   return row;
@@ -91,7 +101,8 @@ function updateRow(row, job) {
   updateTook(took, job);
   if (job.progress && OPEN.includes(job.state)) updateProgress(progress, job.progress);
   else if (!job.error) progress.replaceChildren();
-  else if (progress.textContent !== job.error) progress.replaceChildren(el("span", { class: "wrap clamp", title: job.error }, job.error));
+  else if (progress.textContent !== job.error)
+    progress.replaceChildren(el("span", { class: "wrap clamp", title: job.error }, job.error));
   attr(progress, "data-label", OPEN.includes(job.state) ? "Now" : "Why");
 }
 

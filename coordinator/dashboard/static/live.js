@@ -1,5 +1,5 @@
-// The live stream of one thing, by server-sent events. EventSource reconnects by itself after most faults. What it gives
-// up on (a login that ended, an error as an answer) and what it cannot notice (a line that is dead, not quiet) is here.
+// The live stream of one thing, by server-sent events. EventSource reconnects by itself after most faults. What it
+// gives up on (a login that ended, an error as an answer) and cannot notice (a line that is dead, not quiet) is here.
 
 const RETRY_MS = [1000, 2000, 4000, 8000];
 const QUIET_MS = 30_000;

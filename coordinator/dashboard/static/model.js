@@ -2,10 +2,12 @@
 
 import { stepName } from "./words.js";
 
-export const COORDINATOR = "@coordinator";
+const COORDINATOR = "@coordinator";
 
-/** One lane for the coordinator, one for each site. */
-export const lanesOf = (job) => [COORDINATOR, ...job.sites];
+/** One lane for the coordinator, one for each site, and for whoever else has sent something. */
+export function lanesOf(job) {
+  return [...new Set([COORDINATOR, ...job.sites, ...job.rounds.flatMap((round) => Object.keys(round.senders))])];
+}
 
 /**
  * The rounds by step, in order, with what precedes the first step ("Admission") and follows it ("Outcome") apart.
@@ -39,8 +41,16 @@ function addWait(groups, job, wait, stepped) {
   let round = group.rounds.findLast((one) => one.kind === wait.kind && !(wait.site in one.senders));
   if (!round) {
     round = {
-      key: `${wait.step}/${wait.kind}/awaited`, step: wait.step, kind: wait.kind, direction: "to-coordinator",
-      first_ms: null, last_ms: null, messages: 0, bytes: 0, senders: {}, awaiting: new Map(),
+      key: `${wait.step}/${wait.kind}/awaited`,
+      step: wait.step,
+      kind: wait.kind,
+      direction: "to-coordinator",
+      first_ms: null,
+      last_ms: null,
+      messages: 0,
+      bytes: 0,
+      senders: {},
+      awaiting: new Map(),
     };
     group.rounds.push(round);
   }

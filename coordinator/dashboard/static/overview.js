@@ -20,9 +20,21 @@ export class OverviewView {
     const online = data.sites.filter((site) => site.online).length;
     document.title = `${online} of ${plural(data.sites.length, "site")} online – commonscale`;
     say(this.parts.summary, this.summary(data, online));
-    keyed(this.parts.faults, data.coordinator.faults, (fault) => fault, makeFault, () => {});
+    keyed(
+      this.parts.faults,
+      data.coordinator.faults,
+      (fault) => fault,
+      makeFault,
+      () => {},
+    );
     this.showCoordinator(data.coordinator);
-    keyed(this.parts.sites, data.sites, (site) => site.name, makeSite, (node, site) => updateSite(node, site, data.coordinator.version));
+    keyed(
+      this.parts.sites,
+      data.sites,
+      (site) => site.name,
+      makeSite,
+      (node, site) => updateSite(node, site, data.coordinator.version),
+    );
     this.jobs.update(data.jobs, data.totals);
     this.incidents.update(data.incidents, data.jobs);
     this.tellNews(data);
@@ -49,7 +61,9 @@ export class OverviewView {
       `${online} of ${plural(data.sites.length, "site")} online`,
       `${plural(data.totals.open, "job")} open`,
       soonest === null ? "" : `next certificate ends ${date(soonest)}`,
-    ].filter(Boolean).join(" · ");
+    ]
+      .filter(Boolean)
+      .join(" · ");
   }
 
   tellNews(data) {
@@ -78,14 +92,26 @@ function makeFacts(names) {
   const facts = el("dl", { class: "facts small" });
   for (const name of names) {
     const value = el("span", { "data-part": name.toLowerCase().replace(" ", "-") });
-    facts.append(el("div", {}, el("dt", {}, name), el("dd", {}, value, " ", el("span", { class: "badge", hidden: true }))));
+    facts.append(
+      el("div", {}, el("dt", {}, name), el("dd", {}, value, " ", el("span", { class: "badge", hidden: true }))),
+    );
   }
   return facts;
 }
 
 function makeSite(site) {
-  const head = el("div", { class: "member-head" }, el("h3", { class: "wrap" }, site.name), badge(siteLook(site.online)));
-  return el("li", { class: "card member", "data-site": site.name }, head, makeFacts(["Version", "Last seen", "Certificate"]));
+  const head = el(
+    "div",
+    { class: "member-head" },
+    el("h3", { class: "wrap" }, site.name),
+    badge(siteLook(site.online)),
+  );
+  return el(
+    "li",
+    { class: "card member", "data-site": site.name },
+    head,
+    makeFacts(["Version", "Last seen", "Certificate"]),
+  );
 }
 
 function updateSite(node, site, version) {

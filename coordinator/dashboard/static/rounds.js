@@ -30,8 +30,20 @@ export class RoundTable {
     this.job = job;
     this.lanes = lanesOf(job);
     this.groups = groupRounds(job);
-    keyed(this.page["rounds-head"], ["Round", "Began", "Took", "Bytes", ...this.lanes], (name) => name, makeHead, () => {});
-    keyed(this.page.rounds, this.rows(), (row) => row.key, (row) => this.make(row), (node, row) => this.refresh(node, row));
+    keyed(
+      this.page["rounds-head"],
+      ["Round", "Began", "Took", "Bytes", ...this.lanes],
+      (name) => name,
+      makeHead,
+      () => {},
+    );
+    keyed(
+      this.page.rounds,
+      this.rows(),
+      (row) => row.key,
+      (row) => this.make(row),
+      (node, row) => this.refresh(node, row),
+    );
     attr(this.page["no-rounds"], "hidden", this.groups.length > 0);
     const messages = job.rounds.reduce((sum, round) => sum + round.messages, 0);
     say(this.page["rounds-summary"], `${plural(job.rounds.length, "round")}, ${plural(messages, "message")}.`);
@@ -55,7 +67,10 @@ export class RoundTable {
     return this.groups.flatMap((group, index) => {
       const newest = index === this.groups.length - 1;
       const open = this.chosen.get(group.key) ?? (newest || this.job.rounds.length <= ALL_OPEN);
-      return [{ key: `group ${group.key}`, group, open }, ...(open ? group.rounds.map((round) => ({ key: round.key, round })) : [])];
+      return [
+        { key: `group ${group.key}`, group, open },
+        ...(open ? group.rounds.map((round) => ({ key: round.key, round })) : []),
+      ];
     });
   }
 
@@ -69,7 +84,12 @@ export class RoundTable {
   }
 
   makeGroup(group) {
-    const button = el("button", { class: "group-button", type: "button" }, el("span", { "data-part": "title" }), el("span", { class: "muted", "data-part": "sums" }));
+    const button = el(
+      "button",
+      { class: "group-button", type: "button" },
+      el("span", { "data-part": "title" }),
+      el("span", { class: "muted", "data-part": "sums" }),
+    );
     button.addEventListener("click", () => {
       this.chosen.set(group.key, button.getAttribute("aria-expanded") !== "true");
       this.update(this.job);
@@ -79,8 +99,13 @@ export class RoundTable {
 
   makeRound(round) {
     const cell = (name, label) => el("td", { class: "number", "data-part": name, "data-label": label });
-    const name = el("th", { scope: "row" }, el("i", { class: "key", "data-direction": round.direction }), el("span", { class: "mono" }, round.kind),
-      el("span", { class: "visually-hidden" }, `, ${DIRECTIONS[round.direction] ?? round.direction}`));
+    const name = el(
+      "th",
+      { scope: "row" },
+      el("i", { class: "key", "data-direction": round.direction }),
+      el("span", { class: "mono" }, round.kind),
+      el("span", { class: "visually-hidden" }, `, ${DIRECTIONS[round.direction] ?? round.direction}`),
+    );
     attr(name, "title", DIRECTIONS[round.direction]);
     const row = el("tr", { "data-round": round.key }, name, cell("began"), cell("took"), cell("bytes"));
     for (const lane of this.lanes) row.append(el("td", { class: "party", "data-lane": lane }));
@@ -93,7 +118,8 @@ export class RoundTable {
     say(began, begun ? `+${seconds((round.first_ms - this.job.submitted_at_ms) / 1000)}` : "–");
     say(took, begun && round.messages > 1 ? seconds((round.last_ms - round.first_ms) / 1000) : "–");
     say(size, begun ? bytes(round.bytes) : "–");
-    for (const cell of row.querySelectorAll("[data-lane]")) updateCell(cell, round, cell.dataset.lane, this.job.ended_at_ms);
+    for (const cell of row.querySelectorAll("[data-lane]"))
+      updateCell(cell, round, cell.dataset.lane, this.job.ended_at_ms);
   }
 }
 
@@ -108,7 +134,9 @@ function updateGroup(node, group, open) {
   const total = begun.reduce((sum, round) => sum + round.bytes, 0);
   attr(node.querySelector("button"), "aria-expanded", String(open));
   say(title, group.title);
-  const took = begun.length ? Math.max(...begun.map((round) => round.last_ms)) - Math.min(...begun.map((round) => round.first_ms)) : 0;
+  const took = begun.length
+    ? Math.max(...begun.map((round) => round.last_ms)) - Math.min(...begun.map((round) => round.first_ms))
+    : 0;
   say(sums, begun.length ? `${plural(begun.length, "round")} · ${bytes(total)} · ${seconds(took / 1000)}` : "");
 }
 

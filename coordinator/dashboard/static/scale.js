@@ -28,7 +28,9 @@ function usualGap(gaps) {
 
 /** Pauses that are drawn much shorter than they were, to be labelled. */
 function pausesOf(times, gaps, usual) {
-  return gaps.map((gap, index) => ({ from: times[index], to: times[index + 1], ms: gap })).filter(({ ms }) => ms > 8 * usual && ms > 500);
+  return gaps
+    .map((gap, index) => ({ from: times[index], to: times[index + 1], ms: gap }))
+    .filter(({ ms }) => ms > 8 * usual && ms > 500);
 }
 
 function between(times, at, time, width) {
@@ -41,7 +43,9 @@ function between(times, at, time, width) {
 
 /** Round times for an axis in true proportion: at most `most` of them. */
 export function roundTimes(fromMs, toMs, most) {
-  const steps = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 3e4, 6e4, 3e5, 6e5, 1.8e6, 3.6e6, 2.16e7, 8.64e7];
+  const steps = [
+    1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 3e4, 6e4, 3e5, 6e5, 1.8e6, 3.6e6, 2.16e7, 8.64e7,
+  ];
   const step = steps.find((one) => (toMs - fromMs) / one <= most) ?? steps.at(-1);
   const found = [];
   for (let ms = 0; ms <= toMs - fromMs; ms += step) found.push(fromMs + ms);

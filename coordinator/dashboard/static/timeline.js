@@ -15,6 +15,7 @@ const FOOT = 24;
 const EDGE = 14;
 const CHAR = 6.3; // the width of a letter, to keep names from overlapping
 const WAIT = 116; // room for "awaited 12 min 34 s"
+const DENSE = 14; // less room a round: smaller marks
 const MAX_ZOOM = 64;
 
 export class Timeline {
@@ -26,10 +27,18 @@ export class Timeline {
     this.shortened = true;
     this.layers = {};
     const layer = (name) => (this.layers[name] = svg("g", { class: name }));
-    const hatch = svg("pattern", { id: "hatch", width: 8, height: 8, patternUnits: "userSpaceOnUse", patternTransform: "rotate(45)" },
-      svg("rect", { width: 8, height: 8, class: "hatch-ground" }), svg("rect", { width: 3, height: 8, class: "hatch-line" }));
-    this.svg = svg("svg", { role: "img", class: "chart" }, svg("defs", {}, hatch),
-      ...["groups", "titles", "lines", "axis", "rounds", "names", "waits"].map(layer));
+    const hatch = svg(
+      "pattern",
+      { id: "hatch", width: 8, height: 8, patternUnits: "userSpaceOnUse", patternTransform: "rotate(45)" },
+      svg("rect", { width: 8, height: 8, class: "hatch-ground" }),
+      svg("rect", { width: 3, height: 8, class: "hatch-line" }),
+    );
+    this.svg = svg(
+      "svg",
+      { role: "img", class: "chart" },
+      svg("defs", {}, hatch),
+      ...["groups", "titles", "lines", "axis", "rounds", "names", "waits"].map(layer),
+    );
     page.track.append(this.svg);
     page["zoom-in"].addEventListener("click", () => this.setZoom(this.zoom * 2));
     page["zoom-out"].addEventListener("click", () => this.setZoom(this.zoom / 2));
@@ -71,6 +80,7 @@ export class Timeline {
     this.height = HEAD + this.lanes.length * LANE + FOOT;
     attr(this.svg, "width", this.width);
     attr(this.svg, "height", this.height);
+    attr(this.svg, "data-dense", this.width / job.rounds.length < DENSE);
     this.place = this.makePlace();
     this.drawLanes();
     this.drawGroups();
@@ -78,7 +88,25 @@ export class Timeline {
     this.drawAxis();
     this.drawWaits();
     this.describe();
+    this.drawnEnd = this.lastPlace();
     if (atEnd) track.scrollLeft = track.scrollWidth;
+  }
+
+  /** As time goes on, the wait grows; what is before it moves little, and is only drawn anew when it shows. */
+  tick() {
+    if (!this.job || !OPEN.includes(this.job.state)) return;
+    this.place = this.makePlace();
+    if (Math.abs(this.lastPlace() - this.drawnEnd) >= 1) {
+      this.draw();
+    } else {
+      this.drawAxis();
+      this.drawWaits();
+    }
+  }
+
+  /** Where the last message is. */
+  lastPlace() {
+    return this.place(Math.max(this.from, ...this.job.rounds.map((round) => round.last_ms)));
   }
 
   /** Time to x. Every message is a point of the scale, so that no two share a place that need not. */
@@ -99,36 +127,67 @@ export class Timeline {
 
   drawLanes() {
     const waits = waitsBySite(this.job);
-    keyed(this.page.lanes, this.lanes, (name) => name, (name) => el("span", {}, party(name)), (node, name) =>
-      attr(node, "data-awaited", waits.has(name)));
-    keyed(this.layers.lines, this.lanes, (name) => name, () => svg("line", { class: "lane" }), (node, name) => {
-      place(node, { x1: 0, x2: this.width, y1: this.laneY(name), y2: this.laneY(name) });
-    });
+    keyed(
+      this.page.lanes,
+      this.lanes,
+      (name) => name,
+      (name) => el("span", {}, party(name)),
+      (node, name) => attr(node, "data-awaited", waits.has(name)),
+    );
+    keyed(
+      this.layers.lines,
+      this.lanes,
+      (name) => name,
+      () => svg("line", { class: "lane" }),
+      (node, name) => {
+        place(node, { x1: 0, x2: this.width, y1: this.laneY(name), y2: this.laneY(name) });
+      },
+    );
   }
 
   drawGroups() {
-    const shown = this.groups.map(({ key, title, rounds }) => {
-      const begun = rounds.filter((round) => round.first_ms !== null);
-      const from = this.place(Math.min(...begun.map((round) => round.first_ms))) - 6;
-      const to = this.place(Math.max(...begun.map((round) => round.last_ms))) + 6;
-      return { key, title, from, to, end: from + title.length * (CHAR + 0.7) + 12, some: begun.length > 0 };
-    }).filter((group) => group.some);
-    keyed(this.layers.groups, shown, (group) => group.key, () => svg("rect", { class: "group", rx: 6 }), (node, group) =>
-      place(node, { x: group.from, y: 4, width: group.to - group.from, height: this.height - FOOT - 4 }));
+    const shown = this.groups
+      .map(({ key, title, rounds }) => {
+        const begun = rounds.filter((round) => round.first_ms !== null);
+        const from = this.place(Math.min(...begun.map((round) => round.first_ms))) - 6;
+        const to = this.place(Math.max(...begun.map((round) => round.last_ms))) + 6;
+        return { key, title, from, to, end: from + title.length * (CHAR + 0.7) + 12, some: begun.length > 0 };
+      })
+      .filter((group) => group.some);
+    keyed(
+      this.layers.groups,
+      shown,
+      (group) => group.key,
+      () => svg("rect", { class: "group", rx: 6 }),
+      (node, group) =>
+        place(node, { x: group.from, y: 4, width: group.to - group.from, height: this.height - FOOT - 4 }),
+    );
     // Where two titles would overlap, the wider group keeps its own.
     const titled = [];
     for (const group of [...shown].sort((a, b) => b.to - b.from - (a.to - a.from))) {
       if (titled.every((other) => group.end <= other.from || group.from >= other.end)) titled.push(group);
     }
-    keyed(this.layers.titles, titled, (group) => group.key, () => svg("text"), (node, group) => {
-      place(node, { x: group.from + 6, y: 18 });
-      say(node, group.title);
-    });
+    keyed(
+      this.layers.titles,
+      titled,
+      (group) => group.key,
+      () => svg("text"),
+      (node, group) => {
+        place(node, { x: group.from + 6, y: 18 });
+        say(node, group.title);
+      },
+    );
   }
 
   drawRounds() {
     const rounds = this.groups.flatMap((group) => group.rounds).filter((round) => round.first_ms !== null);
-    keyed(this.layers.rounds, rounds, (round) => round.key, makeRound, (node, round) => this.updateRound(node, round));
+    keyed(
+      this.layers.rounds,
+      rounds,
+      (round) => round.key,
+      makeRound,
+      (node, round) => this.updateRound(node, round),
+    );
     this.drawNames(rounds);
   }
 
@@ -137,11 +196,20 @@ export class Timeline {
     const rows = Object.keys(round.senders).map((name) => this.laneY(name));
     const [top, bottom] = [Math.min(...rows), Math.max(...rows)];
     place(node.firstElementChild, { x: from - 5, y: top - 8, width: to - from + 10, height: bottom - top + 16, rx: 5 });
-    keyed(node.lastElementChild, Object.entries(round.senders), ([name]) => name, () => makeMark(round.direction), (mark, [name, sent]) => {
-      attr(mark, "transform", `translate(${this.place(sent.at_ms)} ${this.laneY(name)})`);
-      const after = seconds((sent.at_ms - this.from) / 1000);
-      say(mark.lastElementChild, `${party(name)}: ${round.kind}, ${bytes(sent.bytes)}, at ${time(sent.at_ms)} (${after} after submission)`);
-    });
+    keyed(
+      node.lastElementChild,
+      Object.entries(round.senders),
+      ([name]) => name,
+      () => makeMark(round.direction),
+      (mark, [name, sent]) => {
+        attr(mark, "transform", `translate(${this.place(sent.at_ms)} ${this.laneY(name)})`);
+        const after = seconds((sent.at_ms - this.from) / 1000);
+        say(
+          mark.lastElementChild,
+          `${party(name)}: ${round.kind}, ${bytes(sent.bytes)}, at ${time(sent.at_ms)} (${after} after submission)`,
+        );
+      },
+    );
   }
 
   /** As many names as there is room for, in three rows; zooming in makes room for more. */
@@ -157,13 +225,19 @@ export class Timeline {
       free[row] = x + width;
       named.push({ round, x, line: from + 4, y: NAME_ROWS[row] });
     }
-    keyed(this.layers.names, named, (one) => one.round.key, makeName, (node, one) => {
-      const [leader, name] = node.children;
-      const end = Math.min(...Object.keys(one.round.senders).map((sender) => this.laneY(sender))) - 8;
-      place(leader, { x1: one.line, x2: one.line, y1: one.y + 3, y2: end });
-      place(name, { x: one.x, y: one.y });
-      say(name, one.round.kind);
-    });
+    keyed(
+      this.layers.names,
+      named,
+      (one) => one.round.key,
+      makeName,
+      (node, one) => {
+        const [leader, name] = node.children;
+        const end = Math.min(...Object.keys(one.round.senders).map((sender) => this.laneY(sender))) - 8;
+        place(leader, { x1: one.line, x2: one.line, y1: one.y + 3, y2: end });
+        place(name, { x: one.x, y: one.y });
+        say(name, one.round.kind);
+      },
+    );
   }
 
   drawAxis() {
@@ -175,7 +249,7 @@ export class Timeline {
       const left = { start: x, middle: x - width / 2, end: x - width }[anchor];
       if (left < free || left + width > this.width + 2) return;
       free = left + width;
-      labels.push({ x, text, anchor });
+      labels.push({ key: labels.length, x, text, anchor });
     };
     if (this.shortened) {
       add(2, time(this.from), "start");
@@ -184,36 +258,53 @@ export class Timeline {
       for (const pause of this.scale.pauses) {
         const [a, b] = [this.place(pause.from), this.place(pause.to)];
         const text = `↔ ${seconds(pause.ms / 1000)}`;
-        if (b - a > text.length * CHAR && (a + b) / 2 + text.length * CHAR / 2 < room) add((a + b) / 2, text, "middle");
+        if (b - a > text.length * CHAR && (a + b) / 2 + (text.length * CHAR) / 2 < room)
+          add((a + b) / 2, text, "middle");
       }
       add(this.width - 2, last, "end");
     } else {
-      for (const at of roundTimes(this.from, this.to, this.width / 90)) add(this.place(at), `+${seconds((at - this.from) / 1000)}`, "start");
+      for (const at of roundTimes(this.from, this.to, this.width / 90))
+        add(this.place(at), `+${seconds((at - this.from) / 1000)}`, "start");
     }
-    keyed(this.layers.axis, labels, (label) => label.text, () => svg("text"), (node, label) => {
-      attr(node, "text-anchor", label.anchor);
-      place(node, { x: label.x, y });
-      say(node, label.text);
-    });
+    keyed(
+      this.layers.axis,
+      labels,
+      (label) => label.key,
+      () => svg("text"),
+      (node, label) => {
+        attr(node, "text-anchor", label.anchor);
+        place(node, { x: label.x, y });
+        say(node, label.text);
+      },
+    );
   }
 
   drawWaits() {
     const waits = [...waitsBySite(this.job).values()].filter((wait) => this.lanes.includes(wait.site));
-    keyed(this.layers.waits, waits, (wait) => wait.site, makeWait, (node, wait) => {
-      const [from, to, y] = [this.place(wait.since_ms), this.place(this.to), this.laneY(wait.site)];
-      const [bar, text] = node.children;
-      place(bar, { x: Math.min(from, to - 6), y: y - 11, width: Math.max(6, to - from), height: 22, rx: 4 });
-      place(text, { x: to - 6, y: y + 4 });
-      say(text, `awaited ${span(this.to - wait.since_ms)}`);
-    });
+    keyed(
+      this.layers.waits,
+      waits,
+      (wait) => wait.site,
+      makeWait,
+      (node, wait) => {
+        const [from, to, y] = [this.place(wait.since_ms), this.place(this.to), this.laneY(wait.site)];
+        const [bar, text] = node.children;
+        place(bar, { x: Math.min(from, to - 6), y: y - 11, width: Math.max(6, to - from), height: 22, rx: 4 });
+        place(text, { x: to - 6, y: y + 4 });
+        say(text, `awaited ${span(this.to - wait.since_ms)}`);
+      },
+    );
   }
 
   describe() {
     const { job, page } = this;
     const waits = [...waitsBySite(job).keys()];
-    attr(this.svg, "aria-label",
+    attr(
+      this.svg,
+      "aria-label",
       `Messages of ${plural(job.sites.length, "site")} and the coordinator in ${plural(job.rounds.length, "round")}` +
-      `${waits.length ? `; awaited now: ${waits.join(", ")}` : ""}. The table below has them all.`);
+        `${waits.length ? `; awaited now: ${waits.join(", ")}` : ""}. The table below has them all.`,
+    );
     say(page["scale-note"], this.shortened ? "Pauses are drawn shorter than they were." : "In true proportion.");
     attr(page.scale, "aria-pressed", String(!this.shortened));
     // Not disabled: that would take the focus away from under a finger on the key.
@@ -226,9 +317,16 @@ function place(node, numbers) {
   for (const [name, value] of Object.entries(numbers)) attr(node, name, value);
 }
 
-const makeRound = (round) => svg("g", { "data-round": round.key, "data-direction": round.direction }, svg("rect", { class: "span" }), svg("g"));
+const makeRound = (round) =>
+  svg("g", { "data-round": round.key, "data-direction": round.direction }, svg("rect", { class: "span" }), svg("g"));
 const makeName = () => svg("g", {}, svg("line", { class: "leader" }), svg("text", { class: "name" }));
-const makeWait = () => svg("g", {}, svg("rect", { class: "wait", fill: "url(#hatch)" }), svg("text", { class: "wait-text", "text-anchor": "end" }));
+const makeWait = () =>
+  svg(
+    "g",
+    {},
+    svg("rect", { class: "wait", fill: "url(#hatch)" }),
+    svg("text", { class: "wait-text", "text-anchor": "end" }),
+  );
 
 const SHAPES = {
   "to-coordinator": () => svg("circle", { r: 5 }),

@@ -56,7 +56,7 @@ export const stepName = (number) => (number === null ? "" : `Step ${number}`);
 
 // Where the coordinator gives no advice with a job's end.
 const ADVICE = {
-  failed: "Look for the cause in the log of refusals and errors and in the log of the site that is named. Submit the job again once it is mended.",
+  failed: "The log of the site that is named says more. Submit the job again once the cause is mended.",
   refused: "Change the pipeline, or ask the site to change its policy; then submit the job again.",
 };
 

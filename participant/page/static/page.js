@@ -58,7 +58,7 @@ function faults() {
 function totals() {
   const { messages, bytes: size, unread } = state.left;
   if (unread > 0) return `Reading the audit log: ${Math.round(100 * (1 - unread))} % so far.`;
-  return messages ? `${plural(messages, "message")} have left this site, ${bytes(size)} in all. Rows never do.` : "";
+  return messages ? `${plural(messages, "message has", "messages have")} left this site, ${bytes(size)} in all. Rows never do.` : "";
 }
 
 /** Names with values, changed in place. */
