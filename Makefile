@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PROTOS := $(wildcard proto/commonscale/v1/*.proto)
 
-.PHONY: help demo test test-long test-crash test-fuzz check format proto lock clean
+.PHONY: help demo test test-long test-crash test-fuzz test-browser test-docker check format proto lock clean
 
 help:  ## This list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -25,16 +25,22 @@ demo: $(READY)  ## Four hospitals and a coordinator on this machine find the z-s
 	@$(BIN)/commonscale demo
 
 test: $(READY)  ## The tests, under ten minutes (those on PostgreSQL need its server programs: Debian package postgresql)
-	@COMMONSCALE_CRASH_STRIDE=7 $(BIN)/python -m pytest -m 'not long'
+	@COMMONSCALE_CRASH_STRIDE=7 $(BIN)/python -m pytest -m 'not long and not docker and not browser'
 
 test-long: $(READY)  ## Tests that take longer: jobs under encryption with ten sites, damaged messages
-	@$(BIN)/python -m pytest -m 'long and not crash'
+	@$(BIN)/python -m pytest -m 'long and not crash and not docker and not browser'
 
 test-crash: $(READY)  ## The crash matrices, in memory and over real daemons (make test takes a few crashes in memory)
 	@$(BIN)/python -m pytest -m crash tests/e2e tests/protocol
 
 test-fuzz: $(READY)  ## 2,000 damaged messages, half from a site and half from a coordinator (make test-long sends 60)
 	@COMMONSCALE_FUZZ=2000 $(BIN)/python -m pytest tests/e2e/test_fuzz.py
+
+test-browser: $(READY)  ## The pages in a real Chromium (Debian package chromium): about three minutes
+	@$(BIN)/python -m pytest -m browser tests/browser
+
+test-docker: $(READY)  ## The images and docker compose on a real engine: partition, kill, full disk, upgrade (under ten minutes)
+	@$(BIN)/python -m pytest -m docker tests/docker
 
 check: $(READY)  ## Linters, strict types, layers, generated code
 	$(BIN)/ruff check .
@@ -55,8 +61,9 @@ proto: $(READY)  ## Generate commonscale/v1 from proto/
 	@PATH=$(BIN):$$PATH $(BIN)/python -m grpc_tools.protoc -Iproto --python_out=$(OUT) --grpc_python_out=$(OUT) \
 	  --mypy_out=quiet:$(OUT) --mypy_grpc_out=quiet:$(OUT) $(PROTOS)
 
-lock: $(READY)  ## Write the versions in use to requirements.lock
+lock: $(READY)  ## Write the versions in use to requirements.lock, and what the images install, with hashes, to deploy/
 	@$(BIN)/pip freeze --exclude-editable > requirements.lock
+	@$(BIN)/python deploy/lock.py
 
 clean:  ## Remove everything that is made
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -21,6 +21,7 @@ from commonscale.concurrency import offload
 from commonscale.config import CoordinatorConfig
 from commonscale.daemon import settle, until_signal, write_ready
 from commonscale.database import Database, resolve_url
+from commonscale.disk import check_room
 from commonscale.errors import CommonscaleError, ConfigError
 from commonscale.identity import Authority, Role, load_certificate
 from commonscale.keyshelf import FileShelf, KeyShelf
@@ -74,6 +75,12 @@ class Coordinator:
 
     def _shelf(self) -> KeyShelf:
         return DatabaseShelf(self.database) if self.config.blob_store == "database" else FileShelf(self.config.keys)
+
+    def _disks(self) -> list[Path]:
+        """Directories that this process writes to; a server's database is elsewhere."""
+        database = self.database.engine.url.database
+        files = [Path(database).parent] if database and not self.database.shared else []
+        return [*files, self.config.blobs] if self.config.blob_store == "files" else files
 
     def _read_own_certificate(self) -> None:
         self.certificate = certificate = load_certificate(self.config.tls.certificate)
@@ -181,6 +188,7 @@ class Coordinator:
             if tick % HEALTH_CHECK_S == 0:
                 await self._check("certificate", partial(offload, self._refresh_certificate))
                 await self._check("database", partial(offload, self.database.ping))
+                await self._check("disk", partial(offload, check_room, self._disks()))
                 await self._set_health(serving="database" not in self._faults)
             if tick % RETENTION_CHECK_S == 0:
                 await self._check("retention", partial(jobs.forget_old, self.config.limits.retention_s))

@@ -110,6 +110,12 @@ class Incidents:
             kept = sa.select(_TABLE.c.id).order_by(_TABLE.c.at_ms.desc()).limit(KEPT)
             connection.execute(sa.delete(_TABLE).where(_TABLE.c.id.not_in(kept)))
 
+    def remedy_for(self, who: str) -> str:
+        """What to do about the newest incident of someone; nothing where none is kept."""
+        query = sa.select(_TABLE.c.remedy).where(_TABLE.c.who == who).order_by(_TABLE.c.at_ms.desc()).limit(1)
+        with self._database.reading() as connection:
+            return connection.scalar(query) or ""
+
     def newest(self, limit: int) -> list[Incident]:
         """The newest, first."""
         columns = [_TABLE.c[name] for name in _COLUMNS if name != "id"]

@@ -326,7 +326,8 @@ class Jobs:
                         tasks.start_soon(self._share, live)
                     state, fields = await self._outcome(live)
                     tasks.cancel_scope.cancel()
-                await self._end(live.record, state, **fields)
+                # Who was awaited to the last: for those who look for the reason.
+                await self._end(live.record, state, progress=live.progress().SerializeToString(), **fields)
             except Exception as error:
                 log.exception("job crashed", job=live.record.id, error=type(first_error(error)).__name__)
                 await self._end(live.record, "failed", error="The coordinator failed; its log says more.")
@@ -443,7 +444,7 @@ class Jobs:
             "Check that daemon, then submit the job again.",
         )
 
-    async def _end(self, record: JobRecord, state: str, **fields: str) -> None:
+    async def _end(self, record: JobRecord, state: str, **fields: str | bytes) -> None:
         fields |= await self._reports(record)
         await self._finish(await self._store_end(record, state, fields))
 
@@ -477,14 +478,13 @@ class Jobs:
     async def _reports(self, record: JobRecord) -> dict[str, str]:
         """What a job has revealed and what it took, however it ended."""
         arrivals = await self._patiently(partial(self._room.store.arrivals, record.id))
-        sent = {(arrival.slot.run, arrival.slot.kind) for arrival in arrivals}
-        revealed = steps.disclosures(record.pipeline, lambda step, kind: (f"{record.id}/{step}", kind) in sent)
+        revealed = timeline.revealed(record.id, record.pipeline, arrivals)
         return {
             "disclosure_json": json.dumps({"job": record.id, "revealed": revealed}),
             "rounds_json": json.dumps(timeline.rounds(arrivals)),
         }
 
-    async def _store_end(self, record: JobRecord, state: str, fields: dict[str, str]) -> JobRecord:
+    async def _store_end(self, record: JobRecord, state: str, fields: dict[str, str | bytes]) -> JobRecord:
         ended = partial(self._store.update, record, state=state, ended_at_ms=now_ms(), **fields)
         return await self._patiently(ended)
 

@@ -139,7 +139,7 @@ class JobStore:
         with self._database.reading() as connection:
             return list(connection.scalars(query))
 
-    def update(self, record: JobRecord, **changes: str | int) -> JobRecord:
+    def update(self, record: JobRecord, **changes: str | int | bytes) -> JobRecord:
         """Change an open job; an ended one stays as it ended. Returns the job as it is now."""
         condition = sa.and_(_JOBS.c.id == record.id, _JOBS.c.state.in_(OPEN_STATES))
         with self._database.writing() as connection:

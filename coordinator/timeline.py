@@ -7,7 +7,7 @@ from typing import Any
 
 from commonscale.pipeline import Pipeline
 from commonscale.slot import ALL, HUB, Slot
-from commonscale.steps import MODULES
+from commonscale.steps import MODULES, disclosures
 from coordinator.slots import Arrival
 
 
@@ -50,6 +50,12 @@ def protocols(pipeline: Pipeline, submitted_at_ms: int, found: Sequence[dict[str
         total["seconds"] = max(last - before, 0) / 1000
         before = max(before, last)
     return list(totals.values())
+
+
+def revealed(job_id: str, pipeline: Pipeline, arrivals: Sequence[Arrival]) -> list[dict[str, Any]]:
+    """What a job has revealed so far, from the messages that were really sent."""
+    sent = {(arrival.slot.run, arrival.slot.kind) for arrival in arrivals}
+    return disclosures(pipeline, lambda step, kind: (f"{job_id}/{step}", kind) in sent)
 
 
 def steps(pipeline: Pipeline) -> list[dict[str, Any]]:

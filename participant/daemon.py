@@ -20,7 +20,8 @@ from commonscale.concurrency import offload
 from commonscale.config import ParticipantConfig
 from commonscale.daemon import settle, until_signal, write_ready
 from commonscale.database import Database
-from commonscale.errors import BadMessage, CommonscaleError, ConfigError, TransientError
+from commonscale.disk import check_room
+from commonscale.errors import BadMessage, CommonscaleError, ConfigError, StoreUnavailable, TransientError
 from commonscale.files import lock_file, private_directory, replace_file
 from commonscale.identity import Authority, Role, load_certificate, load_key
 from commonscale.keyshelf import FileShelf
@@ -76,6 +77,7 @@ class Participant:
         self.tables = {name: DuckTable(self.name, name, source) for name, source in config.data.items()}
         self._running: set[str] = set()
         self._faults: list[str] = ["not connected yet"]
+        self._disk_faults: list[str] = []
         self._in_session = False
         self._session_changed_ms = _now_ms()
 
@@ -250,8 +252,9 @@ class Participant:
             self._running.discard(job.id)
 
     async def _heartbeat(self) -> None:
-        """Presence, new revocations, renewed certificates."""
+        """Presence, new revocations, renewed certificates, room on the disk."""
         while True:
+            await self._check_disk()
             await anyio.sleep(HEARTBEAT_S)
             try:
                 if self.link.renew_if_changed():
@@ -269,8 +272,17 @@ class Participant:
             else:
                 self._faults = []
 
+    async def _check_disk(self) -> None:
+        try:
+            await offload(check_room, [self.config.state])
+            self._disk_faults = []
+        except (StoreUnavailable, OSError) as error:
+            if not self._disk_faults:
+                log.warning("disk nearly full", why=str(error))
+            self._disk_faults = [str(error)]
+
     def _health_faults(self) -> Sequence[str]:
-        return self._faults
+        return [*self._faults, *self._disk_faults]
 
 
 def _now_ms() -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -26,6 +28,7 @@ def coordinator(
     verbose: VerboseOption = False,
 ) -> None:
     """Run the coordinator until it is told to stop."""
+    _end_early()
     from coordinator.daemon import Coordinator
 
     log.configure(verbose=verbose)
@@ -36,8 +39,14 @@ def coordinator(
 
 def participant(config_path: ParticipantOption, ready_file: ReadyOption = None, verbose: VerboseOption = False) -> None:
     """Run a site's participant until it is told to stop."""
+    _end_early()
     from participant.daemon import Participant
 
     log.configure(verbose=verbose)
     daemon = Participant(config.load(config.ParticipantConfig, config_path))
     run(lambda: daemon.run(ready_file))
+
+
+def _end_early() -> None:
+    """Until the daemon handles it: as a container's first process, Python would not hear SIGTERM at all."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))

@@ -74,11 +74,15 @@ class Views:
         record = await self.jobs.get(job_id)
         pipeline = record.pipeline
         if record.is_open:
-            rounds = timeline.rounds(await offload(self.slots.arrivals, job_id))
+            arrivals = await offload(self.slots.arrivals, job_id)
+            rounds, revealed = timeline.rounds(arrivals), timeline.revealed(job_id, pipeline, arrivals)
         else:
             rounds = json.loads(record.rounds_json or "[]")
+            revealed = json.loads(record.disclosure_json or '{"revealed": []}')["revealed"]
         return {
             **self._summary(record),
+            "coordinator": {"name": self.name},
+            "remedy": await offload(self.incidents.remedy_for, f"job {job_id}") if record.error else "",
             "dataset": pipeline.dataset,
             "steps": timeline.steps(pipeline),
             "rounds": rounds,
@@ -87,7 +91,7 @@ class Views:
                 for wait in self._progress(record).waits
             ],
             "protocols": timeline.protocols(pipeline, record.submitted_at_ms, rounds),
-            "disclosures": json.loads(record.disclosure_json)["revealed"] if record.disclosure_json else [],
+            "disclosures": revealed,
         }
 
     def snapshot(self, job_id: str | None) -> Callable[[], Any]:
@@ -95,6 +99,9 @@ class Views:
         return self.overview if job_id is None else partial(self.job, job_id)
 
     def _progress(self, record: JobRecord) -> jobs_pb2.Progress:
+        """Of a failed job: how far it was when it ended."""
+        if record.state == "failed" and record.progress:
+            return jobs_pb2.Progress.FromString(record.progress)
         return self.jobs.to_wire(record).progress if record.is_open else jobs_pb2.Progress()
 
     def _summary(self, record: JobRecord) -> dict[str, Any]:
@@ -117,6 +124,6 @@ class Views:
                 "since_ms": first.since_ms,
                 "messages": progress.messages,
             }
-            if first
+            if first and record.is_open
             else None,
         }

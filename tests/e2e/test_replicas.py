@@ -145,7 +145,7 @@ def test_a_replica_may_die_in_the_middle(
     assert is_pooled(ended, tables, WITH_MANUAL)
 
 
-@pytest.mark.parametrize("after_s", [0.05, 0.3, 0.6, 1.0, 1.5])
+@pytest.mark.parametrize("after_s", [0.3, *(pytest.param(s, marks=pytest.mark.long) for s in (0.05, 0.6, 1.0, 1.5))])
 def test_a_driver_dies_between_rounds(
     federation: ReplicatedFederation, tables: dict[str, np.ndarray], after_s: float
 ) -> None:

@@ -25,16 +25,16 @@ function setConnection(state) {
 }
 
 /** The bar on top tells whose page this is. */
-function setBar(overview) {
-  say(document.getElementById("whose"), overview.coordinator.name);
-  say(document.getElementById("logout"), `Log out ${overview.visitor}`);
+function setBar({ coordinator, visitor }) {
+  say(document.getElementById("whose"), coordinator.name);
+  say(document.getElementById("logout"), `Log out ${visitor}`);
 }
 
-function start(view, path, stream, event, onData) {
+function start(view, path, stream, event) {
   follow(path, stream, event, {
     onData: (data) => {
       setClock(data.now_ms);
-      onData(data);
+      setBar(data);
       view.update(data);
     },
     onState: setConnection,
@@ -51,12 +51,8 @@ const job = location.pathname.match(/^\/jobs\/([^/]+)$/);
 if (job) {
   show("view-job");
   const path = `/api/jobs/${job[1]}`;
-  start(new JobView(main), path, `${path}/events`, "job", () => {});
-  fetch("/api/overview").then(
-    (answer) => answer.ok && answer.json().then(setBar),
-    () => {},
-  );
+  start(new JobView(main), path, `${path}/events`, "job");
 } else {
   show("view-overview");
-  start(new OverviewView(main), "/api/overview", "/api/events", "overview", setBar);
+  start(new OverviewView(main), "/api/overview", "/api/events", "overview");
 }

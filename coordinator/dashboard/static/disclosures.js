@@ -15,7 +15,7 @@ export class DisclosureTable {
     attr(this.page["no-disclosures"], "hidden", job.disclosures.length > 0);
     say(
       this.page["no-disclosures"],
-      OPEN.includes(job.state) ? "The report is made when the job ends." : "Nothing was revealed to anyone.",
+      OPEN.includes(job.state) ? "Nothing was revealed yet." : "Nothing was revealed to anyone.",
     );
   }
 }

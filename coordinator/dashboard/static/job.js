@@ -24,7 +24,6 @@ export class JobView {
     this.disclosures = new DisclosureTable(this.page);
     this.job = null;
     this.told = "";
-    this.remedy = null; // not looked for yet
   }
 
   update(job) {
@@ -123,26 +122,12 @@ export class JobView {
     if (!bad) return;
     attr(page.ending, "data-tone", jobLook(job.state)[0]);
     say(page["ending-title"], `${jobLook(job.state)[2]} at ${moment(job.ended_at_ms ?? now(), now())}`);
-    this.findRemedy();
-    const advice = this.remedy || adviceFor(job.state);
+    const advice = job.remedy || adviceFor(job.state);
     // Some errors end with the advice.
     say(page.error, job.error.endsWith(advice) ? job.error.slice(0, -advice.length || undefined) : job.error);
     if (page.remedy.textContent !== `What to do: ${advice}`)
       page.remedy.replaceChildren(el("strong", {}, "What to do: "), advice);
     attr(page.remedy, "hidden", !advice);
-  }
-
-  /** The log of refusals and errors may know better what to do. It is written a moment after the job's end. */
-  async findRemedy() {
-    if (this.remedy !== null) return;
-    this.remedy = "";
-    const about = (incident) => incident.who === `job ${this.job.id}` && incident.remedy;
-    for (const pause of [0, 2000]) {
-      await new Promise((done) => setTimeout(done, pause));
-      const answer = await fetch("/api/overview").catch(() => null);
-      this.remedy = (answer?.ok && (await answer.json()).incidents.find(about)?.remedy) || "";
-      if (this.remedy) return this.showEnding();
-    }
   }
 
   showAwaited() {
