@@ -5,6 +5,8 @@ PYTHON ?= python3.10
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+# Test processes at a time; each starts daemons of its own.
+PARALLEL ?= 2
 PROTOS := $(wildcard proto/commonscale/v1/*.proto)
 
 .PHONY: help demo test test-long test-crash test-fuzz test-browser test-docker check format proto lock clean
@@ -25,7 +27,7 @@ demo: $(READY)  ## Four hospitals and a coordinator on this machine find the z-s
 	@$(BIN)/commonscale demo
 
 test: $(READY)  ## The tests, under ten minutes (those on PostgreSQL need its server programs: Debian package postgresql)
-	@COMMONSCALE_CRASH_STRIDE=7 $(BIN)/python -m pytest -m 'not long and not docker and not browser'
+	@COMMONSCALE_CRASH_STRIDE=7 $(BIN)/python -m pytest -n $(PARALLEL) --dist loadfile --no-loadscope-reorder -m 'not long and not docker and not browser'
 
 test-long: $(READY)  ## Tests that take longer: jobs under encryption with ten sites, damaged messages
 	@$(BIN)/python -m pytest -m 'long and not crash and not docker and not browser'

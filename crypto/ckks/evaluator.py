@@ -6,8 +6,9 @@ because OpenFHE would go on and give numbers that mean nothing.
 
 from __future__ import annotations
 
+import itertools
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -42,14 +43,16 @@ class PublicKeys:
 
 
 class Evaluator:
-    """Ciphertexts under one set of keys. `tag` names the keys in OpenFHE's tables: one a session, removed by close."""
+    """Ciphertexts under one set of keys, which stand in OpenFHE's tables under a tag until close."""
 
     _table = threading.Lock()
     _tags: ClassVar[set[str]] = set()
+    _numbers: ClassVar[Iterator[int]] = itertools.count()
 
     def __init__(self, ctx: Context, joint: PublicKeys, tag: str) -> None:
         self.ctx = ctx
-        self.tag = tag
+        # Never the same again: a job that is driven a second time may find its first keys still there.
+        self.tag = tag = f"{tag}#{next(self._numbers)}"
         self.public_key = ctx.public_key(joint.public, joint.seed)
         self.public_key.SetKeyTag(tag)
         with self._table:

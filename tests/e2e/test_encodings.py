@@ -184,7 +184,7 @@ def assert_pooled(world: World, dataset: str, done: Job, columns: list[str], thr
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize(
     "dataset",
-    ["adult-4", "german-4", *(pytest.param(name, marks=pytest.mark.long) for name in ("adult-10", "german-10"))],
+    ["adult-4", *(pytest.param(name, marks=pytest.mark.long) for name in ("german-4", "adult-10", "german-10"))],
 )
 def test_identifiers_are_the_same_everywhere(world: World, dataset: str, variant: str) -> None:
     """For each way to compare, Adult and German Credit at 4 and 10 sites: equal to the pooled dictionary."""
@@ -193,6 +193,7 @@ def test_identifiers_are_the_same_everywhere(world: World, dataset: str, variant
     assert_pooled(world, dataset, done, columns)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "step", [{"variant": "otmppsi", "general": True}, {"variant": "apsi", "both_directions": True}]
 )
@@ -202,6 +203,7 @@ def test_the_papers_longer_ways_come_to_the_same(world: World, step: dict[str, A
     assert_pooled(world, "german-4", done, GERMAN_CATEGORICAL)
 
 
+@pytest.mark.long
 def test_over_a_threshold_of_three(world: World) -> None:
     """T = 3 of 5 sites: exactly the values that at least three hold have one identifier."""
     columns = ["country", "occupation", "education"]
@@ -215,6 +217,7 @@ def test_over_a_threshold_of_three(world: World) -> None:
     assert {1, 2, 3, 4, 5} <= set(holders), "the data has values on both sides of the threshold"
 
 
+@pytest.mark.long
 def test_the_ring_alone_gives_each_site_its_own(world: World) -> None:
     """UHE: no identifier is at two sites, and padding stays within its bound."""
     done = world.encode("german-4", GERMAN_CATEGORICAL, variant="ring", padding=5)
@@ -243,6 +246,7 @@ def same_columns(a: np.ndarray, b: np.ndarray) -> None:
     assert sorted(map(bytes, a.T.astype(np.float64))) == sorted(map(bytes, b.T.astype(np.float64)))
 
 
+@pytest.mark.long
 def test_four_hospitals_scale_and_encode_in_one_job(world: World, tmp_path: Path) -> None:
     """Heart Disease: numbers under encryption and categories by intersection; each site writes the pooled table."""
     pipeline = {
@@ -354,6 +358,7 @@ def test_look_alikes(world: World) -> None:
     assert found["cleveland"]["yes"] == found["hungarian"]["yes"] == found["switzerland"]["yes"]
 
 
+@pytest.mark.long
 def test_rare_values_share_a_column(world: World) -> None:
     """min_frequency counts over all sites: as many output columns as scikit-learn's on the pooled table."""
     done = world.encode("german-4", ["a4", "a10"], min_frequency=50)
@@ -365,6 +370,7 @@ def test_rare_values_share_a_column(world: World) -> None:
         assert width == len(pooled.get_feature_names_out())
 
 
+@pytest.mark.long
 def test_a_late_joiner_keeps_the_others_identifiers(world: World) -> None:
     """A fourth hospital joins: old identifiers stay as they are, its own are consistent with them."""
     columns = ["thal", "cp", "slope"]
@@ -380,6 +386,7 @@ def test_a_late_joiner_keeps_the_others_identifiers(world: World) -> None:
         assert_pooled(world, "heart-4", second, columns)
 
 
+@pytest.mark.long
 def test_values_unseen_at_the_job_are_handled(world: World, tmp_path: Path) -> None:
     """A new value gives zeros with "ignore"; with "error" the command says which column, not which value."""
     table = tmp_path / "new.csv"

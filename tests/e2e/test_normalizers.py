@@ -280,8 +280,8 @@ CHECKS: dict[str, Callable[[dict[str, Any], dict[str, Any], Any, np.ndarray], No
 }
 
 
-# Groups whose jobs compute longest under encryption.
-LONG = {"breast-4", "breast-10", "hcv-3"}
+# Groups whose jobs compute long, most of them under encryption.
+LONG = {"breast-4", "breast-10", "hcv-3", "hcv-4", "heart-4"}
 
 
 @pytest.mark.parametrize(
@@ -301,6 +301,7 @@ def test_a_job_equals_pooled_scikit_learn(world: World, group: str, case: str) -
         CHECKS[step["transform"]](step, result, storage.load(path) if path.exists() else None, pooled)
 
 
+@pytest.mark.long
 def test_heart_disease_has_a_column_that_three_hospitals_lack(world: World) -> None:
     """Nearly so; the jobs on it show that missing values at some sites change nothing."""
     place = HEART.index("ca")

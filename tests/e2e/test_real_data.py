@@ -70,7 +70,7 @@ def test_a_coordinator_on_postgresql(tmp_path: Path, postgres_url: str) -> None:
     engine.dispose()
 
 
-@pytest.mark.parametrize("count", [4, 10])
+@pytest.mark.parametrize("count", [4, pytest.param(10, marks=pytest.mark.long)])
 def test_adult(tmp_path: Path, data_directory: Path, count: int) -> None:
     """The numeric columns of Adult, unevenly over 4 and 10 sites."""
     with lzma.open(data_directory / "adult" / "adult.data.xz", "rt") as file:

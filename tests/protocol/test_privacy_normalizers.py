@@ -100,7 +100,8 @@ def test_no_local_count_is_in_any_message_to_the_coordinator(tmp_path: Path) -> 
     masked = [MaskedCounts.FromString(v) for s, v in messages.items() if s.kind.endswith("MaskedCounts")]
     elements = np.concatenate([np.frombuffer(m.counts.elements, "<u8") for m in masked])
     assert len(elements) > 1000
-    assert elements.min() > 1 << 40
+    # No count is larger than the table; of a million random elements, one in ten million runs has one as small as this.
+    assert elements.min() > 1 << 20 > len(POOLED)
     np.testing.assert_allclose((elements / 2.0**64).mean(), 0.5, atol=0.02)
 
 
@@ -130,7 +131,7 @@ def test_what_the_coordinator_adds_up_in_a_search_is_zero_or_uniform(tmp_path: P
     flat = np.concatenate(totals)
     yes = flat[flat != 0]
     assert 0 < len(yes) < len(flat)
-    assert yes.min() > 1 << 40
+    assert yes.min() > 1 << 20
     np.testing.assert_allclose((yes / 2.0**64).mean(), 0.5, atol=0.05)
 
 

@@ -182,6 +182,7 @@ def test_missing_data_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         load_split(DATASETS["hcv"], tmp_path, seed=0)
 
 
+@pytest.mark.long
 def test_tiny_study(tmp_path: Path) -> None:
     """Every arm has a score; federated is pooled, local falls behind where labels are uneven; a seed repeats it all."""
     plan = replace(study.SMALL, datasets=("breast-cancer",), imbalances=(HIGH[1],), most_rounds=10)
