@@ -12,11 +12,21 @@ import sqlalchemy as sa
 from alembic import command
 from alembic.config import Config
 from alembic.util import CommandError
+from sqlalchemy.dialects import postgresql as sa_postgresql
+from sqlalchemy.dialects import sqlite as sa_sqlite
 
 from commonscale.errors import ConfigError, StoreUnavailable
 
 # On which replicas hear of each other.
 CHANNEL = "commonscale"
+# A server that is cut off without a word is given up after so long, instead of a quarter of an hour.
+SERVER_TIMEOUTS: dict[str, Any] = {
+    "connect_timeout": 5,
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 20_000,
+}
 MIGRATION_LOCK = 0x636F6D6D6F6E73
 
 MIGRATIONS = Path(__file__).parent / "migrations"
@@ -29,7 +39,8 @@ class Database:
         try:
             local = sa.make_url(_with_driver(url)).get_backend_name() == "sqlite"
             # A server may have hung up in the meantime; a file has not, and keeps its prepared connections.
-            self.engine = sa.create_engine(_with_driver(url), pool_pre_ping=not local, pool_size=20)
+            options = {} if local else {"connect_args": SERVER_TIMEOUTS}
+            self.engine = sa.create_engine(_with_driver(url), pool_pre_ping=not local, pool_size=20, **options)
         except (sa.exc.ArgumentError, sa.exc.NoSuchModuleError):
             raise ConfigError("The database URL is not usable.", "Use sqlite:///FILE or postgresql://…") from None
         self._writer: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
@@ -47,6 +58,9 @@ class Database:
             if self.shared:
                 # Replicas that start together: one changes the schema, the others find it changed.
                 connection.execute(sa.text("SELECT pg_advisory_xact_lock(:key)"), {"key": MIGRATION_LOCK})
+            else:
+                # The driver opens no transaction for changes of the schema: half a migration would stay.
+                connection.exec_driver_sql("BEGIN IMMEDIATE")
             config.attributes["connection"] = connection
             try:
                 command.upgrade(config, "head")
@@ -59,6 +73,15 @@ class Database:
     def shared(self) -> bool:
         """Whether other processes may write to it: a server's database."""
         return self.engine.dialect.name == "postgresql"
+
+    @property
+    def server_url(self) -> str:
+        """As the server's own library reads it."""
+        return self.engine.url.set(drivername="postgresql").render_as_string(hide_password=False)
+
+    def insert(self, table: sa.TableClause) -> Any:
+        """An insertion that knows what to do where the row is there already."""
+        return (sa_postgresql if self.shared else sa_sqlite).insert(table)
 
     def tell(self, connection: sa.Connection, news: str) -> None:
         """Tell all replicas, once this transaction is durable; a database of one process has nobody to tell."""
@@ -113,7 +136,8 @@ def _sqlite_pragmas(connection: Any, _record: Any) -> None:
 def _our_errors() -> Iterator[None]:
     try:
         yield
-    except (sa.exc.OperationalError, sa.exc.InterfaceError) as error:
+    except (sa.exc.OperationalError, sa.exc.InterfaceError, sa.exc.InternalError) as error:
+        # Among them a server that is read-only, after a failover or with a full disk.
         # The statement's parameters may be payloads: only the driver's own words are kept.
         raise StoreUnavailable(f"The database does not answer: {str(error.orig).splitlines()[0]}.") from None
     except sa.exc.TimeoutError:

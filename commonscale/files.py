@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import secrets
 from pathlib import Path
 from typing import IO
 
@@ -26,7 +27,8 @@ def write_private(path: Path, content: bytes) -> None:
 def replace_file(path: Path, content: bytes) -> None:
     """Write a file so that a reader sees the old or the new one, never half of it, also after a crash."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    fresh = path.with_name(path.name + ".new")
+    # Another process may be writing the same file.
+    fresh = path.with_name(f"{path.name}.{secrets.token_hex(4)}.new")
     with fresh.open("wb") as file:
         file.write(content)
         file.flush()
@@ -49,6 +51,11 @@ def lock_file(path: Path) -> IO[bytes]:
 
 def private_directory(path: Path) -> Path:
     """A directory that only its owner may enter."""
-    path.mkdir(parents=True, exist_ok=True, mode=0o700)
-    path.chmod(0o700)
+    try:
+        path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        path.chmod(0o700)
+    except OSError as error:
+        raise ConfigError(
+            f"Cannot keep {path} to ourselves: {error.strerror}.", "Name a directory that the daemon's user owns."
+        ) from None
     return path

@@ -21,16 +21,23 @@ from commonscale.web.tls import CertificateProtocol
 
 # At the end, a live stream is cut off; an answer under way has this long.
 LAST_ANSWERS_S = 1
+MAX_CONNECTIONS = 500
 
 # Names the faults; none means healthy.
 HealthCheck = Callable[[], Sequence[str]]
 
 
-def application(name: str, check: HealthCheck) -> Starlette:
-    """What both daemons serve to their operators' monitoring."""
+def application(name: str, check: HealthCheck, ready: HealthCheck | None = None) -> Starlette:
+    """What both daemons serve to their operators' monitoring; `ready` is what a load balancer must know."""
 
     async def healthz(_: Request) -> Response:
-        faults = list(check())
+        return answer(check)
+
+    async def readyz(_: Request) -> Response:
+        return answer(ready or check)
+
+    def answer(look: HealthCheck) -> Response:
+        faults = list(look())
         body = {
             "name": name,
             "version": __version__,
@@ -46,7 +53,8 @@ def application(name: str, check: HealthCheck) -> Starlette:
     async def metrics(_: Request) -> Response:
         return Response(generate_latest(), media_type=CONTENT_TYPE_LATEST)
 
-    return Starlette(routes=[Route("/healthz", healthz), Route("/livez", livez), Route("/metrics", metrics)])
+    answers = {"/healthz": healthz, "/readyz": readyz, "/livez": livez, "/metrics": metrics}
+    return Starlette(routes=[Route(path, handler) for path, handler in answers.items()])
 
 
 def split_address(address: str) -> tuple[str, int]:
@@ -81,6 +89,7 @@ async def serving(
     config = uvicorn.Config(
         app, http=CertificateProtocol, log_config=None, access_log=False, lifespan="off", ws="none",
         server_header=False, proxy_headers=False, timeout_graceful_shutdown=LAST_ANSWERS_S,
+        limit_concurrency=MAX_CONNECTIONS,
     )  # fmt: skip
     config.load()
     config.ssl = tls

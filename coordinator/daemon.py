@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import os
 import socket
@@ -11,6 +12,7 @@ from functools import partial
 from pathlib import Path
 
 import anyio
+import anyio.to_thread
 import structlog
 from cryptography import x509
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -22,7 +24,7 @@ from commonscale.config import CoordinatorConfig
 from commonscale.daemon import settle, until_signal, write_ready
 from commonscale.database import Database, resolve_url
 from commonscale.disk import check_room
-from commonscale.errors import CommonscaleError, ConfigError
+from commonscale.errors import CommonscaleError, ConfigError, StoreUnavailable
 from commonscale.identity import Authority, Role, load_certificate
 from commonscale.keyshelf import FileShelf, KeyShelf
 from commonscale.metrics import CERTIFICATE_EXPIRY
@@ -61,11 +63,12 @@ class Coordinator:
         self.refresh_revocations()
         url = resolve_url(config.database, base)
         self.database = Database(url, MIGRATIONS)
-        self.replicas = PostgresReplicas(url) if self.database.shared else None
+        self.replicas = PostgresReplicas(self.database.server_url) if self.database.shared else None
         self.slots = SlotStore(self.database, self._blobs())
         self.jobstore = JobStore(self.database)
         self.incidents = Incidents(self.database)
         self.room = Mailroom(self.slots, sole_writer=not self.database.shared)
+        self._page_certificate = self.certificate
         self._page_tls = web_tls.server_context(config.tls) if config.dashboard.tls else None
         self.health = health.HealthServicer()
         self._faults: dict[str, str] = {}
@@ -126,7 +129,7 @@ class Coordinator:
                 tasks.start_soon(jobs.attend)
             async with AsyncExitStack() as pages:
                 pages.push_async_callback(server.stop, None)
-                app = http.application(f"coordinator {self.identity.name}", self._health_faults)
+                app = http.application(f"coordinator {self.identity.name}", self._health_faults, self._serving_faults)
                 ports = {"port": port}
                 ports["http_port"] = await pages.enter_async_context(http.serving(app, self.config.http_listen))
                 if self.config.dashboard.listen:
@@ -142,7 +145,8 @@ class Coordinator:
                 housekeeping.cancel()
                 self._faults["draining"] = "draining"
                 await self._set_health(serving=False)
-                await jobs.leave()
+                with anyio.move_on_after(DRAIN_S):
+                    await jobs.leave()
                 await server.stop(DRAIN_S)
             tasks.cancel_scope.cancel()
         if self.replicas is not None:
@@ -167,7 +171,9 @@ class Coordinator:
         settings = self.config.dashboard
         names = self.certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
         hosts = [str(n.value) for n in names if isinstance(n, x509.DNSName | x509.IPAddress)]
-        app = dashboard.application(views, Observers(self.database), self.authority, [*hosts, *settings.hosts])
+        # The same at all replicas, and not in the database.
+        secret = hashlib.sha256(b"commonscale dashboard\0" + self.config.tls.key.read_bytes()).digest()
+        app = dashboard.application(views, Observers(self.database), self.authority, secret, [*hosts, *settings.hosts])
         return http.serving(app, settings.listen, key="dashboard.listen", tls=self._page_tls)
 
     def _bind(self, server: object) -> int:
@@ -187,18 +193,26 @@ class Coordinator:
             await self._check("revocations", partial(offload, self.refresh_revocations))
             if tick % HEALTH_CHECK_S == 0:
                 await self._check("certificate", partial(offload, self._refresh_certificate))
-                await self._check("database", partial(offload, self.database.ping))
+                await self._check("database", self._ping)
                 await self._check("disk", partial(offload, check_room, self._disks()))
                 await self._set_health(serving="database" not in self._faults)
             if tick % RETENTION_CHECK_S == 0:
                 await self._check("retention", partial(jobs.forget_old, self.config.limits.retention_s))
             await anyio.sleep(1)
 
+    async def _ping(self) -> None:
+        """A server that neither answers nor hangs up is out as well."""
+        try:
+            with anyio.fail_after(HEALTH_CHECK_S):
+                await anyio.to_thread.run_sync(self.database.ping, abandon_on_cancel=True)
+        except TimeoutError:
+            raise StoreUnavailable("The database does not answer.") from None
+
     def _refresh_certificate(self) -> None:
-        before = self.certificate
         self._read_own_certificate()
-        if self._page_tls is not None and self.certificate != before:
+        if self._page_tls is not None and self.certificate != self._page_certificate:
             web_tls.refresh(self._page_tls, self.config.tls)
+            self._page_certificate = self.certificate
 
     async def _check(self, name: str, look: Callable[[], Awaitable[object]]) -> None:
         """Note what is wrong, as long as it is."""
@@ -216,6 +230,10 @@ class Coordinator:
 
     def _health_faults(self) -> Sequence[str]:
         return list(self._faults.values())
+
+    def _serving_faults(self) -> Sequence[str]:
+        """What keeps it from serving; other faults want a person, and calls are served meanwhile."""
+        return [fault for check, fault in self._faults.items() if check in ("draining", "database")]
 
     async def _set_health(self, *, serving: bool) -> None:
         status = health_pb2.HealthCheckResponse.SERVING if serving else health_pb2.HealthCheckResponse.NOT_SERVING

@@ -12,8 +12,6 @@ import anyio
 import sqlalchemy as sa
 import structlog
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
-from sqlalchemy.dialects import postgresql as sa_postgresql
-from sqlalchemy.dialects import sqlite as sa_sqlite
 
 from commonscale import errors
 from commonscale.concurrency import offload
@@ -101,9 +99,8 @@ class Incidents:
 
     def store(self, incident: Incident) -> None:
         """One more, or once more."""
-        insert = sa_postgresql.insert if self._database.shared else sa_sqlite.insert
         row = {name: getattr(incident, name) for name in _COLUMNS}
-        statement = insert(_TABLE).values(row)
+        statement = self._database.insert(_TABLE).values(row)
         again = {"at_ms": incident.at_ms, "remedy": incident.remedy, "times": _TABLE.c.times + 1}
         with self._database.writing() as connection:
             connection.execute(statement.on_conflict_do_update(index_elements=["id"], set_=again))

@@ -137,6 +137,8 @@ class Jobs:
         for record in found:
             if record.id not in self._live:
                 self._open[record.id] = record
+            if self._leaving:
+                return
             if await self._replicas.claim(record.id):
                 await self._take_over(record.id)
             elif record.id in self._live:
@@ -192,7 +194,9 @@ class Jobs:
 
     def _stand_down(self, job_id: str) -> None:
         """Another replica drives the job: we are leaving, or lost our session with the database and its locks."""
-        live = self._live.pop(job_id)
+        live = self._live.pop(job_id, None)
+        if live is None:
+            return
         log.warning("job left to another replica", job=job_id)
         JOBS_OPEN.dec()
         live.scope.cancel()
@@ -205,12 +209,16 @@ class Jobs:
             self._open.pop(job_id, None)
             self._room.close(job_id)
             if record is not None and job_id in self._live:
+                live = self._live[job_id]
                 await self._finish(record)
+                live.scope.cancel()
                 return
             await self._replicas.release(job_id)
 
     async def submit(self, job_id: str, spec: bytes, analyst: str) -> JobRecord:
         """Start a job, or find it started."""
+        if self._leaving:
+            raise Unreachable("This coordinator is being stopped.", "Repeat the call.")
         pipeline = Pipeline.from_bytes(spec)
         now = now_ms()
         fresh = JobRecord(job_id, spec, analyst, "inviting", now, now + 1000 * pipeline.deadline_s)
@@ -253,9 +261,15 @@ class Jobs:
         live = self._live.get(job_id)
         # What another replica drives is known here as well; that it has ended may be known a moment late.
         record = live.record if live else self._open.get(job_id) or await self.get(job_id)
+        if record.is_open:
+            self._open.setdefault(job_id, record)
         if party not in record.pipeline.sites:
             raise UnknownJob(f"There is no job {job_id} for {party}.")
         return record
+
+    def drives(self, job_id: str) -> bool:
+        """Whether the coordinator's role in a job runs in this process."""
+        return job_id in self._live
 
     async def newest(self, limit: int) -> list[JobRecord]:
         """The newest jobs."""
@@ -306,6 +320,8 @@ class Jobs:
             await self._room.forget(job_id)
 
     def _start(self, record: JobRecord) -> None:
+        if record.id in self._live:
+            return
         live = self._live[record.id] = LiveJob(record)
         self._open[record.id] = record
         JOBS_OPEN.inc()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import sqlalchemy as sa
 from cryptography import x509
@@ -33,6 +33,11 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
+@lru_cache(maxsize=256)
+def _parsed(spec: bytes) -> Pipeline:
+    return Pipeline.from_bytes(spec)
+
+
 @dataclass(frozen=True)
 class JobRecord:
     """A row of jobs."""
@@ -59,7 +64,7 @@ class JobRecord:
     @cached_property
     def pipeline(self) -> Pipeline:
         """The parsed spec."""
-        return Pipeline.from_bytes(self.spec)
+        return _parsed(self.spec)
 
     def to_wire(self, progress: jobs_pb2.Progress | None = None) -> jobs_pb2.Job:
         """As a message."""

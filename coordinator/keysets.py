@@ -22,6 +22,6 @@ class DatabaseShelf:
 
     def put(self, name: str, content: bytes) -> None:
         """Keep a set, in place of an older one."""
+        statement = self._database.insert(_TABLE).values(name=name, content=content)
         with self._database.writing() as connection:
-            connection.execute(sa.delete(_TABLE).where(_TABLE.c.name == name))
-            connection.execute(sa.insert(_TABLE).values(name=name, content=content))
+            connection.execute(statement.on_conflict_do_update(index_elements=["name"], set_={"content": content}))

@@ -40,6 +40,9 @@ class Directory(Protocol):
     async def lookup(self, job_id: str, party: str) -> JobRecord:
         """A job that this party takes part in, or UnknownJob."""
 
+    def drives(self, job_id: str) -> bool:
+        """Whether the coordinator's role in it runs in this process."""
+
 
 class Mailroom:
     """Slots with waiting: what the coordinator's own roles use, and the service below."""
@@ -179,7 +182,8 @@ class RelayService(rpc.GatedService, relay_pb2_grpc.RelayServiceServicer):
             # The common, small case in one hop to a thread.
             return await offload(_store_whole, self._room.store, slot, batch[0], incoming.sha256)
         upload = await offload(self._room.store.upload, slot, size)
-        handed: list[bytes] | None = [] if slot.receiver == HUB and self._room.has_room(size) else None
+        for_us = slot.receiver == HUB and self._jobs.drives(slot.job_id)
+        handed: list[bytes] | None = [] if for_us and self._room.has_room(size) else None
         try:
             while batch:
                 if handed is not None:

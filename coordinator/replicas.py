@@ -17,14 +17,17 @@ import anyio
 import psycopg
 import structlog
 
-from commonscale.database import CHANNEL
+from commonscale.database import CHANNEL, SERVER_TIMEOUTS
 from commonscale.errors import StoreUnavailable
 
 log = structlog.get_logger()
 
 RETRY_S = 1.0
 # A machine that is cut off without a word has lost its locks after about half a minute.
-_KEEPALIVES = "SET tcp_keepalives_idle = 10; SET tcp_keepalives_interval = 5; SET tcp_keepalives_count = 3"
+_KEEPALIVES = (
+    "SET tcp_keepalives_idle = 10; SET tcp_keepalives_interval = 5; SET tcp_keepalives_count = 3;"
+    " SET tcp_user_timeout = 25000"
+)
 
 # One line of news ("job ID", "slot RUN KIND SENDER RECEIVER"); "" where some may have been missed.
 Hear = Callable[[str], None]
@@ -140,7 +143,7 @@ class PostgresReplicas:
 
 
 async def _connect(url: str) -> psycopg.AsyncConnection[tuple[object, ...]]:
-    session = await psycopg.AsyncConnection.connect(url, autocommit=True, connect_timeout=10)
+    session = await psycopg.AsyncConnection.connect(url, autocommit=True, **SERVER_TIMEOUTS)
     await session.execute(_KEEPALIVES)
     return session
 
@@ -151,4 +154,7 @@ def _lock_key(job_id: str) -> int:
 
 
 def _first_line(error: Exception) -> str:
+    if isinstance(error, psycopg.ProgrammingError):
+        # It quotes the address, and with it the password.
+        return "its address is not usable"
     return (str(error) or type(error).__name__).splitlines()[0]

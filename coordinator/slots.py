@@ -15,8 +15,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql as sa_postgresql
-from sqlalchemy.dialects import sqlite as sa_sqlite
 
 from commonscale.database import Database
 from commonscale.errors import BadMessage, CommonscaleError, Equivocation, StoreUnavailable
@@ -174,14 +172,13 @@ class _GroupCommit:
         return bool(row.added)
 
     def _commit(self, batch: list[_Row]) -> None:
-        insert = sa_sqlite.insert if self._database.engine.dialect.name == "sqlite" else sa_postgresql.insert
         added: list[bool] = []
         try:
             with self._database.writing() as connection:
                 for row in batch:
                     # A conflict is not an error here: the others' rows must not fail with it.
-                    statement = insert(_TABLE).values(row.values).on_conflict_do_nothing().returning(_TABLE.c.run)
-                    added.append(connection.execute(statement).first() is not None)
+                    statement = self._database.insert(_TABLE).values(row.values).on_conflict_do_nothing()
+                    added.append(connection.execute(statement.returning(_TABLE.c.run)).first() is not None)
                     self._database.tell(connection, f"slot {' '.join(row.values[key] for key in _KEY)}")
         except CommonscaleError as error:
             for row in batch:

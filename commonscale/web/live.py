@@ -9,15 +9,20 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable
+from functools import partial
 from typing import Any
 
 import anyio
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 
+from commonscale.concurrency import offload
+
 INTERVAL_S = 0.5
 # A comment now and then keeps proxies from closing a quiet stream.
 BEAT_S = 15.0
 MAX_STREAMS = 100
+# How often to ask whether a visitor is still welcome.
+WELCOME_S = 3.0
 
 Snapshot = Callable[[], Awaitable[dict[str, Any]]]
 StillWelcome = Callable[[], Awaitable[bool]]
@@ -36,7 +41,8 @@ class Live:
         shared = self._snapshots.setdefault(key, _Shared())
         async with shared.lock:
             if time.monotonic() >= shared.made_at + self._interval_s:
-                shared.text = json.dumps(await snapshot(), separators=(",", ":"))
+                # Making the text of a long job takes milliseconds, which calls need not wait for.
+                shared.text = await offload(partial(json.dumps, await snapshot(), separators=(",", ":")))
                 shared.made_at = time.monotonic()
         return shared.text
 
@@ -57,10 +63,14 @@ class Live:
     async def _events(
         self, event: str, key: Hashable, snapshot: Snapshot, still_welcome: StillWelcome, extra: dict[str, str]
     ) -> AsyncIterator[str]:
-        last, said_at = "", time.monotonic()
+        last, said_at, asked_at = "", time.monotonic(), time.monotonic()
         self.streams += 1
         try:
-            while await still_welcome():
+            while True:
+                if time.monotonic() > asked_at + WELCOME_S:
+                    if not await still_welcome():
+                        return
+                    asked_at = time.monotonic()
                 text = await self.now(key, snapshot)
                 if text != last:
                     head = json.dumps({**extra, "now_ms": time.time_ns() // 1_000_000})

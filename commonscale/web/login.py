@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import parse_qs
 
+import anyio
 import structlog
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
@@ -20,6 +21,7 @@ log = structlog.get_logger()
 
 STATIC = Path(__file__).parent / "static"
 MAX_FORM_BYTES = 4096
+FORM_S = 10.0
 
 Handler = Callable[[Request], Awaitable[Response]]
 
@@ -80,10 +82,11 @@ class Login:
 
     async def _enter(self, request: Request) -> Response:
         body = b""
-        async for piece in request.stream():
-            body += piece
-            if len(body) > MAX_FORM_BYTES:
-                return self._page("That is no token.", 413)
+        with anyio.move_on_after(FORM_S):
+            async for piece in request.stream():
+                body += piece
+                if len(body) > MAX_FORM_BYTES:
+                    return self._page("That is no token.", 413)
         token = parse_qs(body.decode("utf-8", "replace")).get("token", [""])[0].strip()
         name = await self.find_name(token)
         if name is None:
@@ -92,7 +95,7 @@ class Login:
         response = RedirectResponse("/", status_code=303)
         response.set_cookie(
             self.cookie, await self.sessions.issue(name), max_age=SESSION_S, httponly=True, samesite="strict",
-            secure=request.url.scheme == "https",
+            secure=request.headers.get("origin", "").startswith("https:"),
         )  # fmt: skip
         log.info("login", page=self.title, visitor=name)
         return response

@@ -11,7 +11,7 @@ import hmac
 import secrets
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 SESSION_S = 12 * 3600
 
@@ -34,6 +34,8 @@ class Sessions:
     """Makes and reads cookies."""
 
     find: FindDigest
+    # Not kept where the hashes are: whoever reads those alone can make no cookie.
+    secret: bytes = field(default=b"", repr=False)
 
     async def issue(self, name: str) -> str:
         """A cookie for a member who has just shown a token."""
@@ -41,17 +43,17 @@ class Sessions:
         if kept is None:
             raise LookupError(name)
         ends = str(int(time.time()) + SESSION_S)
-        return f"{name}~{ends}~{_code(kept, name, ends)}"
+        return f"{name}~{ends}~{self._code(kept, name, ends)}"
 
     async def read(self, cookie: str) -> str | None:
         """The member's name, while the session lasts."""
         name, _, rest = cookie.partition("~")
         ends, _, code = rest.partition("~")
         kept = await self.find(name) if name and ends.isascii() and ends.isdigit() and len(ends) < 12 else None
-        if kept is None or not hmac.compare_digest(_code(kept, name, ends).encode(), code.encode()):
+        if kept is None or not hmac.compare_digest(self._code(kept, name, ends).encode(), code.encode()):
             return None
         return name if int(ends) > time.time() else None
 
-
-def _code(key: bytes, name: str, ends: str) -> str:
-    return hmac.new(key, f"commonscale session\0{name}\0{ends}".encode(), hashlib.sha256).hexdigest()
+    def _code(self, kept: bytes, name: str, ends: str) -> str:
+        key = hmac.new(kept, self.secret, hashlib.sha256).digest()
+        return hmac.new(key, f"commonscale session\0{name}\0{ends}".encode(), hashlib.sha256).hexdigest()

@@ -15,6 +15,8 @@ from commonscale.config import Tls
 from commonscale.errors import ConfigError
 
 _KEY = "commonscale.certificate"
+# From a connection to the end of its first request's headers.
+FIRST_REQUEST_S = 10.0
 
 
 def server_context(tls: Tls) -> ssl.SSLContext:
@@ -31,7 +33,8 @@ def server_context(tls: Tls) -> ssl.SSLContext:
 
 
 def refresh(context: ssl.SSLContext, tls: Tls) -> None:
-    """Take a renewed certificate into use, for connections from now on."""
+    """Take a renewed certificate into use, for connections from now on; ConfigError while its key is not there yet."""
+    server_context(tls)
     context.load_cert_chain(tls.certificate, tls.key)
 
 
@@ -41,10 +44,16 @@ class CertificateProtocol(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Once a connection, after its handshake."""
         super().connection_made(transport)
+        self.loop.call_later(FIRST_REQUEST_S, self._give_up)
         tls: Any = transport.get_extra_info("ssl_object")
         der = tls.getpeercert(binary_form=True) if tls else None
         if der:
             self.app = _with_certificate(self.app, der)
+
+    def _give_up(self) -> None:
+        """Whoever has asked nothing by now is not kept."""
+        if self.cycle is None and not self.transport.is_closing():
+            self.transport.close()
 
 
 def _with_certificate(app: Any, der: bytes) -> ASGIApp:

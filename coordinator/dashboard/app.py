@@ -28,16 +28,18 @@ WELCOME = (Role.OBSERVER, Role.ANALYST, Role.COORDINATOR)
 HINT = "Ask the operator for a token: commonscale observers add NAME --config coordinator.toml"
 
 
-def application(views: Views, observers: Observers, authority: Authority, hosts: Sequence[str]) -> Starlette:
+def application(
+    views: Views, observers: Observers, authority: Authority, secret: bytes, hosts: Sequence[str]
+) -> Starlette:
     """The dashboard, for those who show a certificate of the consortium or a token."""
     live = Live()
-    dashboard = _Dashboard(views, live, _login(views, observers, authority))
+    dashboard = _Dashboard(views, live, _login(views, observers, authority, secret))
     return Starlette(
         routes=dashboard.routes(), middleware=middleware(hosts), exception_handlers={CommonscaleError: _explain}
     )
 
 
-def _login(views: Views, observers: Observers, authority: Authority) -> Login:
+def _login(views: Views, observers: Observers, authority: Authority, secret: bytes) -> Login:
     async def by_certificate(request: Request) -> str | None:
         certificate = certificate_of(request)
         if certificate is None:
@@ -55,7 +57,7 @@ def _login(views: Views, observers: Observers, authority: Authority) -> Login:
         return await offload(observers.name_of, token)
 
     return Login(
-        f"coordinator {views.name}", "commonscale_dashboard", HINT, Sessions(digest_of), name_of, by_certificate
+        f"coordinator {views.name}", "commonscale_dashboard", HINT, Sessions(digest_of, secret), name_of, by_certificate
     )
 
 

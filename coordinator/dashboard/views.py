@@ -74,8 +74,7 @@ class Views:
         record = await self.jobs.get(job_id)
         pipeline = record.pipeline
         if record.is_open:
-            arrivals = await offload(self.slots.arrivals, job_id)
-            rounds, revealed = timeline.rounds(arrivals), timeline.revealed(job_id, pipeline, arrivals)
+            rounds, revealed = await offload(self._so_far, record)
         else:
             rounds = json.loads(record.rounds_json or "[]")
             revealed = json.loads(record.disclosure_json or '{"revealed": []}')["revealed"]
@@ -93,6 +92,11 @@ class Views:
             "protocols": timeline.protocols(pipeline, record.submitted_at_ms, rounds),
             "disclosures": revealed,
         }
+
+    def _so_far(self, record: JobRecord) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+        """The rounds of an open job, and what they revealed."""
+        arrivals = self.slots.arrivals(record.id)
+        return timeline.rounds(arrivals), timeline.revealed(record.id, record.pipeline, arrivals)
 
     def snapshot(self, job_id: str | None) -> Callable[[], Any]:
         """What a live stream asks for again and again."""

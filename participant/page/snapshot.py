@@ -60,7 +60,7 @@ class View:
             "connection": self._connection(),
             "policy": self.config.policy.model_dump(mode="json"),
             "data": [{"name": name, "file": source.path.name} for name, source in self.config.data.items()],
-            "waiting": [self._waiting(job) for job in reversed(self.jobs.all("open")) if job.waiting],
+            "waiting": self._all_waiting(),
             "jobs": [self._row(job) for job in self.jobs.all(limit=NEWEST_JOBS)],
             "left": {"messages": self.trail.messages, "bytes": self.trail.bytes, "unread": round(self.trail.unread, 2)},
             "audit": {"entries": entries, "last_hash": last_hash, "verified": self.verified},
@@ -94,10 +94,16 @@ class View:
             "bytes": sum(group.bytes for group in left),
         }
 
-    def _waiting(self, job: SiteJob) -> dict[str, Any]:
+    def _all_waiting(self) -> list[dict[str, Any]]:
+        """What waits for a person, the oldest first."""
+        waiting = [job for job in reversed(self.jobs.all("open")) if job.waiting]
+        done = self.jobs.all("done", limit=COMPARED_JOBS) if waiting else []
+        return [self._waiting(job, done) for job in waiting]
+
+    def _waiting(self, job: SiteJob, done: list[SiteJob]) -> dict[str, Any]:
         """All that a person must see before a yes."""
         asked = approvals.request(job.spec)
-        shared = approvals.subtractions(job, self.jobs.all("done", limit=COMPARED_JOBS))
+        shared = approvals.subtractions(job, done)
         return {
             **asked,
             "job": job.id,

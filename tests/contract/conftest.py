@@ -13,15 +13,20 @@ from coordinator.daemon import MIGRATIONS
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
-def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Database]:
+def empty_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A database with nothing in it."""
     if request.param == "sqlite":
-        url = f"sqlite:///{tmp_path / 'c.db'}"
-    else:
-        url = request.getfixturevalue("postgres_url")
-        engine = sa.create_engine(url.replace("postgresql:", "postgresql+psycopg:"))
-        with engine.begin() as connection:
-            connection.execute(sa.text("DROP SCHEMA public CASCADE; CREATE SCHEMA public"))
-        engine.dispose()
-    opened = Database(url, MIGRATIONS)
+        return f"sqlite:///{tmp_path / 'c.db'}"
+    url: str = request.getfixturevalue("postgres_url")
+    engine = sa.create_engine(url.replace("postgresql:", "postgresql+psycopg:"))
+    with engine.begin() as connection:
+        connection.execute(sa.text("DROP SCHEMA public CASCADE; CREATE SCHEMA public"))
+    engine.dispose()
+    return url
+
+
+@pytest.fixture
+def database(empty_url: str) -> Iterator[Database]:
+    opened = Database(empty_url, MIGRATIONS)
     yield opened
     opened.close()

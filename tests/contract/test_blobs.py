@@ -171,12 +171,33 @@ def test_incidents_are_bounded_and_plain(database: Database) -> None:
     assert 0 < last.times <= 100
 
 
-def test_an_older_database_is_upgraded_with_what_it_holds(tmp_path: Path) -> None:
-    """The first release's schema, with a job and its messages in it."""
-    old = tmp_path / "old"
-    old.mkdir()
-    (old / "0001_initial.py").write_bytes((MIGRATIONS / "0001_initial.py").read_bytes())
-    url = f"sqlite:///{tmp_path / 'c.db'}"
+@pytest.fixture
+def old(tmp_path: Path) -> Path:
+    """The first release's migrations."""
+    directory = tmp_path / "old"
+    directory.mkdir()
+    (directory / "0001_initial.py").write_bytes((MIGRATIONS / "0001_initial.py").read_bytes())
+    return directory
+
+
+def test_an_interrupted_upgrade_leaves_the_old_schema(empty_url: str, old: Path, tmp_path: Path) -> None:
+    """All of it or nothing: after a full disk in the middle, the next start goes on from where it was."""
+    Database(empty_url, old).close()
+    broken = tmp_path / "broken"
+    broken.mkdir()
+    (broken / "0001_initial.py").write_bytes((MIGRATIONS / "0001_initial.py").read_bytes())
+    text = (MIGRATIONS / "0002_dashboard_and_replicas.py").read_text()
+    middle = '    op.create_table(\n        "observers",'
+    assert middle in text
+    (broken / "0002.py").write_text(text.replace(middle, f'    raise RuntimeError("disk full")\n{middle}'))
+    with pytest.raises(RuntimeError, match="disk full"):
+        Database(empty_url, broken)
+    Database(empty_url, MIGRATIONS).close()
+
+
+def test_an_older_database_is_upgraded_with_what_it_holds(empty_url: str, old: Path, tmp_path: Path) -> None:
+    """The first release's schema, with a message in it; and that release goes on writing beside the new one."""
+    url = empty_url
     before = Database(url, old)
     with before.writing() as connection:
         connection.execute(
@@ -186,8 +207,12 @@ def test_an_older_database_is_upgraded_with_what_it_holds(tmp_path: Path) -> Non
             ),
             {"digest": hashlib.sha256(b"abc").digest(), "payload": b"abc"},
         )
-    before.close()
     after = Database(url, MIGRATIONS)
+    with before.writing() as connection:
+        connection.execute(
+            sa.text("INSERT INTO sites (name, version, last_seen_ms, certificate_expires_ms) VALUES ('a', '1', 1, 1)")
+        )
+    before.close()
     slots = SlotStore(after, FileBlobs(tmp_path / "blobs"))
     stored = slots.find(Slot("job-1", "Signed", "north", HUB))
     assert stored is not None

@@ -155,9 +155,11 @@ def test_a_driver_dies_between_rounds(
         async with Client(federation.analyst()) as client:
             submitted = await client.submit(pipeline(SITES, sums="ckks", ckks={"profile": "test"}, max_rows=1000))
             await anyio.sleep(after_s)
-            driver, _ = federation.driver(submitted.id)
+            driver, other = federation.driver(submitted.id)
             driver.kill()
-            return await client.wait(submitted.id)
+            ended = await client.wait(submitted.id)
+            assert f'"{submitted.id}", "event": "job taken over"' in other.log_path.read_text()
+            return ended
 
     ended = run(work, 100)
     assert ended.state == "done", ended.wire.error
@@ -223,9 +225,12 @@ def test_a_lost_database_session_is_noticed(
     ended = run(work)
     assert ended.state == "done", ended.wire.error
     assert is_pooled(ended, tables, WITH_MANUAL)
+    logs = ""
     for process in federation.coordinators():
         assert process.process is not None
         assert process.process.poll() is None
+        logs += process.log_path.read_text()
+    assert logs.count(f'"job": "{ended.id}", "state": "done"') == 1
 
 
 def test_a_replica_that_is_stopped_hands_over(federation: ReplicatedFederation, tables: dict[str, np.ndarray]) -> None:

@@ -443,7 +443,7 @@ def test_the_chart_gives_a_coordinator_with_two_replicas(renderer: list[str], tm
     assert_hardened(pod)
     (container,) = pod["containers"]
     ports = {port["name"]: port["containerPort"] for port in container["ports"]}
-    assert container["readinessProbe"]["httpGet"] == {"path": "/healthz", "port": "http"}
+    assert container["readinessProbe"]["httpGet"] == {"path": "/readyz", "port": "http"}
     assert container["livenessProbe"]["httpGet"] == {"path": "/livez", "port": "http"}
     settings = configuration(CoordinatorConfig, objects, "coordinator.toml")
     assert settings.blob_store == "database"

@@ -74,6 +74,7 @@ def test_a_cookie_opens_for_its_member_only(monkeypatch: pytest.MonkeyPatch) -> 
         ):  # fmt: skip
             assert await ours.read(forged) is None, forged
         assert await book(ops=new_token()).read(cookie) is None
+        assert await Sessions(ours.find, b"another coordinator's key").read(cookie) is None
         assert await book().read(cookie) is None
         monkeypatch.setattr(sessions.time, "time", lambda: int(ends) + 1.0)
         assert await ours.read(cookie) is None
@@ -148,8 +149,9 @@ def test_all_browsers_share_one_snapshot() -> None:
     anyio.run(work)
 
 
-def test_a_stream_ends_with_its_welcome() -> None:
+def test_a_stream_ends_with_its_welcome(monkeypatch: pytest.MonkeyPatch) -> None:
     """A token that was removed ends what it opened."""
+    monkeypatch.setattr(live_module, "WELCOME_S", 0)
     answers = iter([True, True, False])
 
     async def snapshot() -> dict[str, Any]:
