@@ -1,4 +1,4 @@
-"""Files for large payloads that nobody is going to read soon: written past the page cache where the system can.
+"""Files for large payloads. What nobody is going to read soon is written past the page cache where the system can.
 
 The coordinator's roles get such payloads from memory; the file is for a restart. Caching it would only cost memory, and
 on a virtual machine that has to ask its host for every new page, most of the time.
@@ -68,3 +68,23 @@ class DirectFile:
         os.close(self._file)
         with contextlib.suppress(BufferError):
             self._buffer.close()
+
+
+class CachedFile:
+    """A new file that is read again soon."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("xb")
+
+    def write(self, chunk: bytes) -> None:
+        """Take the next piece."""
+        self._file.write(chunk)
+
+    def sync(self) -> None:
+        """Everything is on disk when this returns."""
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        """Give back the file."""
+        self._file.close()

@@ -17,7 +17,7 @@ import sqlalchemy as sa
 
 from commonscale.database import Database
 from commonscale.errors import StoreUnavailable
-from coordinator.blobfile import DirectFile
+from coordinator.blobfile import CachedFile, DirectFile
 
 # An upload that never ended may be removed after this long; a younger one may be another replica's, under way.
 ORPHAN_AGE_S = 3600
@@ -74,7 +74,7 @@ class FileBlobs:
         """Begin a payload; one that nobody reads soon is not worth a place in the system's cache."""
         path = self._directory / name
         with disk_errors():
-            return _CachedFile(path) if read_soon else _DirectWriter(path)
+            return _FileWriter(path, CachedFile(path) if read_soon else DirectFile(path))
 
     def chunks(self, name: str, chunk_bytes: int) -> Iterator[bytes]:
         """A payload in pieces."""
@@ -140,36 +140,11 @@ class DatabaseBlobs:
             return set(connection.scalars(query))
 
 
-class _CachedFile:
-    """A new file that is read again soon."""
+class _FileWriter:
+    """A new file, whose failures are our errors and whose name is as durable as what it holds."""
 
-    def __init__(self, path: Path) -> None:
-        self._file = path.open("xb")
-        self._directory = path.parent
-
-    def write(self, chunk: bytes) -> None:
-        """Take the next piece."""
-        with disk_errors():
-            self._file.write(chunk)
-
-    def sync(self) -> None:
-        """Everything is on disk when this returns, its name too."""
-        with disk_errors():
-            self._file.flush()
-            os.fsync(self._file.fileno())
-            _sync_directory(self._directory)
-
-    def close(self) -> None:
-        """Give back the file."""
-        with contextlib.suppress(OSError):
-            self._file.close()
-
-
-class _DirectWriter:
-    """A new file that nobody is going to read soon."""
-
-    def __init__(self, path: Path) -> None:
-        self._file = DirectFile(path)
+    def __init__(self, path: Path, file: CachedFile | DirectFile) -> None:
+        self._file = file
         self._directory = path.parent
 
     def write(self, chunk: bytes) -> None:
