@@ -173,6 +173,7 @@ def as_participant() -> None:
 
 def as_coordinator() -> None:
     """Show sites other bytes than the store holds; the coordinator's own roles read the true ones."""
+    from coordinator.blobs import FileBlobs
     from coordinator.relay import Mailroom
     from coordinator.slots import Stored
 
@@ -199,10 +200,10 @@ def as_coordinator() -> None:
     def _stored(stored: Stored, payload: bytes, slot: Slot) -> Stored:
         changed = replace(stored, size_bytes=len(payload), sha256=hashlib.sha256(payload).digest())
         if len(payload) <= INLINE_BYTES:
-            return replace(changed, payload=payload, path=None)
-        path = MARKS / f"{slot.job_id}.payload"
-        path.write_bytes(payload)
-        return replace(changed, payload=None, path=path)
+            return replace(changed, payload=payload, blob=None)
+        name = f"{slot.job_id}.payload"
+        (MARKS / name).write_bytes(payload)
+        return replace(changed, payload=None, blob=name, blobs=FileBlobs(MARKS))
 
     Mailroom.wait = damaged_wait  # type: ignore[method-assign]
 
