@@ -146,6 +146,8 @@ function updateCell(cell, round, lane, endedMs) {
   const since = sent ? undefined : round.awaiting.get(lane);
   attr(cell, "data-awaited", since !== undefined);
   if (since !== undefined && endedMs !== null) {
+    // The clock that stood here would run on.
+    if (cell.firstElementChild) cell.replaceChildren();
     say(cell, `awaited ${span(endedMs - since)}`);
     return;
   }
