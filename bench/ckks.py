@@ -11,7 +11,7 @@ from bench.ckks_roles import OPERATIONS
 from bench.ppf import write_tables
 from commonscale.cli.console import run
 from commonscale.client import Client
-from commonscale.localnet import LocalFederation
+from commonscale.localnet import ENCRYPTION, LocalFederation
 from commonscale.pipeline import Pipeline
 
 RINGS = {11: "test", 14: "standard", 15: "high-latency"}
@@ -30,7 +30,7 @@ def measure(directory: Path, *, parties: int, ring: int, say: Callable[[str], No
     entry = [sys.executable, "-m", "bench.ckks_daemon"]
     entries = {"coordinator": [*entry, "coordinator"], **{site: [*entry, "participant"] for site in data}}
     say(f"starting {parties + 1} daemons")
-    policies = {site: {"test_profile": True} for site in data}
+    policies = dict.fromkeys(data, ENCRYPTION)
     with LocalFederation(directory, data, entry=entries, policies=policies) as federation:
         for what in ("warming up", "measuring"):
             say(f"{what}, {parties} sites, ring 2^{ring}")

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from bench.usage import finished_job, usage
 from commonscale.audit import verify
 from commonscale.cli.console import run
-from commonscale.localnet import LocalFederation
+from commonscale.localnet import ENCRYPTION, LocalFederation
 
 # (protocol, variant): the step, and what the paper took with 10 parties on 6 cores without a network.
 STEPS: dict[str, tuple[dict[str, Any], float | None]] = {
@@ -49,7 +49,7 @@ def measure(
     columns = [f"x{index}" for index in range(features)]
     data, pooled = write_tables(directory, parties, columns, rows)
     say(f"starting {parties + 1} daemons")
-    policies = {site: {"test_profile": True} for site in data}
+    policies = dict.fromkeys(data, ENCRYPTION)
     with LocalFederation(directory, data, policies=policies) as federation:
         results = []
         for name in variants:

@@ -25,6 +25,9 @@ from commonscale.pki import CertificateAuthority, create_request, load_request
 START_TIMEOUT_S = 180.0
 STOP_TIMEOUT_S = 10.0
 
+# A policy for trying out computations under encryption, with the quick parameters too.
+ENCRYPTION: Mapping[str, Any] = {"sums": ["masks", "shares", "ckks"], "test_profile": True}
+
 
 class Process:
     """One daemon: its configuration, its process, its log."""

@@ -3,4 +3,4 @@
 __version__ = "0.1.0"
 
 # Raised when daemons of two releases can no longer talk to each other.
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2

@@ -26,7 +26,7 @@ from commonscale.database import Database, resolve_url
 from commonscale.disk import check_room
 from commonscale.errors import CommonscaleError, ConfigError, StoreUnavailable
 from commonscale.identity import Authority, Role, load_certificate
-from commonscale.keyshelf import FileShelf, KeyShelf
+from commonscale.keyshelf import FileShelf, KeyShelf, drop_outdated
 from commonscale.metrics import CERTIFICATE_EXPIRY
 from commonscale.v1 import jobs_pb2_grpc, relay_pb2_grpc
 from commonscale.web import tls as web_tls
@@ -110,8 +110,10 @@ class Coordinator:
     async def run(self, ready_file: Path | None = None) -> None:
         """Serve until SIGTERM or SIGINT."""
         await offload(self.slots.sweep)
+        shelf = self._shelf()
+        await offload(drop_outdated, shelf)
         async with anyio.create_task_group() as tasks:
-            jobs = Jobs(self.jobstore, self.room, tasks, self._shelf(), self.replicas, self.incidents)
+            jobs = Jobs(self.jobstore, self.room, tasks, shelf, self.replicas, self.incidents)
             server = rpc.new_server()
             gate = rpc.Gate(self.authority, self._note_refusal)
             relay = RelayService(gate, self.room, jobs, self.config.limits)

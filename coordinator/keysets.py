@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import sqlalchemy as sa
 
 from commonscale.database import Database
@@ -25,3 +27,13 @@ class DatabaseShelf:
         statement = self._database.insert(_TABLE).values(name=name, content=content)
         with self._database.writing() as connection:
             connection.execute(statement.on_conflict_do_update(index_elements=["name"], set_={"content": content}))
+
+    def drop(self, name: str) -> None:
+        """Delete a set, if it is here."""
+        with self._database.writing() as connection:
+            connection.execute(sa.delete(_TABLE).where(_TABLE.c.name == name))
+
+    def names(self) -> Sequence[str]:
+        """Of all sets that are here."""
+        with self._database.reading() as connection:
+            return list(connection.scalars(sa.select(_TABLE.c.name).order_by(_TABLE.c.name)))

@@ -24,7 +24,7 @@ from commonscale.disk import check_room
 from commonscale.errors import BadMessage, CommonscaleError, ConfigError, StoreUnavailable, TransientError
 from commonscale.files import lock_file, private_directory, replace_file
 from commonscale.identity import Authority, Role, load_certificate, load_key
-from commonscale.keyshelf import FileShelf
+from commonscale.keyshelf import FileShelf, drop_outdated
 from commonscale.link import Backoff, Link, RelayMailbox
 from commonscale.metrics import CERTIFICATE_EXPIRY, CONNECTED, JOBS_OPEN, RoundMetrics
 from commonscale.slot import JOB_ID_PATTERN
@@ -70,6 +70,7 @@ class Participant:
         vault = open_vault(config.vault, config.state)
         self.journal = Journal(self.database, config.state / "journal", vault)
         self.shelf = FileShelf(config.state / "keys", vault.lock, vault.unlock)
+        drop_outdated(self.shelf)
         self.journal.sweep()
         self.audit = AuditLog(config.state / "audit.jsonl")
         approvals.note_ended(self.jobs, self.audit, self.jobs.ended_unnoted())

@@ -182,6 +182,14 @@ class Federation:
         self, name: str, pipeline: Pipeline, table: Table, mailbox: Mailbox | None = None,
         observer: Observer | None = None, spec: bytes | None = None,
     ) -> Fitted:  # fmt: skip
+        ch = await self.admitted_site(name, pipeline, mailbox, observer, spec)
+        return await steps.party(ch, pipeline.steps[0], table)
+
+    async def admitted_site(
+        self, name: str, pipeline: Pipeline, mailbox: Mailbox | None = None,
+        observer: Observer | None = None, spec: bytes | None = None,
+    ) -> Channel:  # fmt: skip
+        """A site's end of the first step, after all have confirmed who takes part."""
         member = self.members[name]
         spec = spec or pipeline.to_bytes()
         ch = self.channel(JOB, name, mailbox, observer)
@@ -189,12 +197,14 @@ class Federation:
         der = member.certificate.public_bytes(serialization.Encoding.DER)
         answer = admission.acceptance(spec, keys, schema(pipeline))
         await ch.send(HUB, Signed, lambda: admission.sign_answer(ch, answer, member.key, der))
-        ch = await admission.party(ch, spec, keys, member.key, self.authority)
-        return await steps.party(ch.step(0), pipeline.steps[0], table)
+        return (await admission.party(ch, spec, keys, member.key, self.authority)).step(0)
 
     async def hub(self, pipeline: Pipeline, mailbox: Mailbox | None = None, observer: Observer | None = None) -> Fitted:
-        ch = await admission.coordinator(self.channel(JOB, HUB, mailbox, observer))
-        return await steps.coordinator(ch.step(0), pipeline.steps[0])
+        return await steps.coordinator(await self.admitted_coordinator(mailbox, observer), pipeline.steps[0])
+
+    async def admitted_coordinator(self, mailbox: Mailbox | None = None, observer: Observer | None = None) -> Channel:
+        """The coordinator's end of the first step."""
+        return (await admission.coordinator(self.channel(JOB, HUB, mailbox, observer))).step(0)
 
     async def run(self, pipeline: Pipeline, tables: Mapping[str, Table]) -> dict[str, Fitted]:
         """All roles to their end; the coordinator's result is under HUB."""

@@ -424,7 +424,7 @@ Global___JointKey: _TypeAlias = JointKey  # noqa: Y015
 
 @_typing.final
 class RelinShare(_message.Message):
-    """RelinShare is a site's share of the first round of the relinearization key."""
+    """RelinShare is a site's share of the first round of the relinearization key: h0_i and h1_i."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -446,7 +446,7 @@ Global___RelinShare: _TypeAlias = RelinShare  # noqa: Y015
 
 @_typing.final
 class RelinJoint(_message.Message):
-    """RelinJoint is the sum of all RelinShares."""
+    """RelinJoint is the sum of all RelinShares: h0 and h1."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -468,7 +468,7 @@ Global___RelinJoint: _TypeAlias = RelinJoint  # noqa: Y015
 
 @_typing.final
 class RelinProduct(_message.Message):
-    """RelinProduct is a site's share of the second round of the relinearization key."""
+    """RelinProduct is a site's share of the second round of the relinearization key: r_i alone, as h1 is known."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1579,6 +1579,7 @@ class KeySet(_message.Message):
     SECRET_FIELD_NUMBER: _builtins.int
     RELINEARIZATION_FIELD_NUMBER: _builtins.int
     ROTATIONS_FIELD_NUMBER: _builtins.int
+    FORMAT_FIELD_NUMBER: _builtins.int
     id: _builtins.bytes
     seed: _builtins.bytes
     public_key: _builtins.bytes
@@ -1586,6 +1587,8 @@ class KeySet(_message.Message):
     """At a site only: its secret share."""
     relinearization: _builtins.bytes
     """At the coordinator only."""
+    format: _builtins.int
+    """Of what made it; see keyshelf.py. Sets of another format are not used."""
     @_builtins.property
     def rotations(self) -> _containers.ScalarMap[_builtins.int, _builtins.bytes]: ...
     def __init__(
@@ -1597,10 +1600,11 @@ class KeySet(_message.Message):
         secret: _builtins.bytes = ...,
         relinearization: _builtins.bytes = ...,
         rotations: _abc.Mapping[_builtins.int, _builtins.bytes] | None = ...,
+        format: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "public_key", b"public_key", "relinearization", b"relinearization", "rotations", b"rotations", "secret", b"secret", "seed", b"seed"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["format", b"format", "id", b"id", "public_key", b"public_key", "relinearization", b"relinearization", "rotations", b"rotations", "secret", b"secret", "seed", b"seed"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1,10 +1,15 @@
 """Shares of the collective keys. s = s_1 + … + s_P is never in one place.
 
 public key       b_i = e_i - a·s_i; b = Σ b_i, with a from the common reference string
-relinearization  round 1: h_i = g·s_i - a·s_i + e_i, h = Σ h_i; round 2: (a·s_i + e, h·s_i + e'), added up
+relinearization  round 1: h0_i = g·s_i - a·u_i + e and h1_i = a·s_i + e', each added up, with an ephemeral secret u_i;
+                 round 2: r_i = s_i·h0 + (u_i - s_i)·h1 + e''; the key is (h1, Σ r_i)
 rotation by r    g·φ_r(s_i) - a·s_i + e_i, added up
 
 All aggregation is Shape.add: rows modulo their primes.
+
+OpenFHE's MultiKeySwitchGen and MultiEvalAutomorphismKeyGen draw errors of standard deviation 1 (its key switching loses
+the parameter between threads), where 128 bits of security are reckoned with 3.19. MultiMultEvalKey draws the right one,
+also where it multiplies by zero: that half is an error alone, and is added.
 """
 
 from __future__ import annotations
@@ -45,20 +50,47 @@ def gen_key_share(ctx: Context, seed: bytes) -> tuple[SecretShare, Coefficients]
     return SecretShare(pair.secretKey), ctx.strip_public(pair.publicKey)
 
 
-def gen_relin_share(ctx: Context, share: SecretShare, seed: bytes) -> Coefficients:
-    """Round 1: h_i."""
-    half = ctx.switch_half
-    a = reference.expand(half, seed, "relinearization")
-    key = ctx.switch_key.wrap(np.vstack([a, half.zeros()]))
-    made = ctx.cc.MultiKeySwitchGen(share.key, share.key, key)
-    return ctx.switch_key.strip(made)[len(half.moduli) :]
+def gen_ephemeral_secret(ctx: Context) -> SecretShare:
+    """u_i: of the same distribution as s_i, for one relinearization key only."""
+    return SecretShare(ctx.cc.KeyGen().secretKey)
 
 
-def gen_relin_product(ctx: Context, share: SecretShare, joint: Coefficients, seed: bytes) -> Coefficients:
-    """Round 2: (a·s_i + e, h·s_i + e') for the joint h."""
+def gen_relin_share(
+    ctx: Context, share: SecretShare, ephemeral: SecretShare, seed: bytes
+) -> tuple[Coefficients, Coefficients]:
+    """Round 1: h0_i = g·s_i - a·u_i + e and h1_i = a·s_i + e'.
+
+    The two must not hide behind the same secret: g·s_i - a·s_i and a·s_i add up to g·s_i, which shows s_i.
+    """
     a = reference.expand(ctx.switch_half, seed, "relinearization")
-    key = ctx.switch_key.wrap(np.vstack([a, joint]))
-    return ctx.switch_key.strip(ctx.cc.MultiMultEvalKey(share.key, key, _TAG))
+    key = _switch_key(ctx, a, ctx.switch_half.zeros())
+    _, h0 = _halves(ctx, ctx.cc.MultiKeySwitchGen(share.key, ephemeral.key, key))
+    h1, error = _halves(ctx, ctx.cc.MultiMultEvalKey(share.key, key, _TAG))
+    return ctx.switch_half.add([h0, error]), h1
+
+
+def gen_relin_product(
+    ctx: Context, share: SecretShare, ephemeral: SecretShare, h0: Coefficients, h1: Coefficients
+) -> Coefficients:
+    """Round 2: r_i = s_i·h0 + (u_i - s_i)·h1 + e'' for the joint h0 and h1; once for one u_i."""
+    # MultiMultEvalKey multiplies both halves, and adds an error of its own to each: e'' is the sum of three.
+    with_h0, with_h1 = _halves(ctx, ctx.cc.MultiMultEvalKey(share.key, _switch_key(ctx, h0, h1), _TAG))
+    masked, _ = _halves(ctx, ctx.cc.MultiMultEvalKey(ephemeral.key, _switch_key(ctx, h1, h1), _TAG))
+    return ctx.switch_half.add([with_h0, masked, ctx.switch_half.negative(with_h1)])
+
+
+def relin_key(h1: Coefficients, products: Coefficients) -> Coefficients:
+    """The joint key (h1, Σ r_i): Σ r_i + h1·s = g·s² + noise."""
+    return np.vstack([h1, products])
+
+
+def _switch_key(ctx: Context, first: Coefficients, second: Coefficients) -> Any:
+    return ctx.switch_key.wrap(np.vstack([first, second]))
+
+
+def _halves(ctx: Context, key: Any) -> tuple[Coefficients, Coefficients]:
+    rows = ctx.switch_key.strip(key)
+    return rows[: len(ctx.switch_half.moduli)], rows[len(ctx.switch_half.moduli) :]
 
 
 def gen_rotation_share(ctx: Context, share: SecretShare, steps: int, seed: bytes) -> Coefficients:
@@ -69,7 +101,9 @@ def gen_rotation_share(ctx: Context, share: SecretShare, steps: int, seed: bytes
     skeleton = ctx.rotation_key(index)
     keys = skeleton.wrap(np.vstack([a, half.zeros()]))
     made = ctx.cc.MultiEvalAutomorphismKeyGen(share.key, keys, [index], _TAG)
-    return skeleton.strip(made)[len(half.moduli) :]
+    nothing = _switch_key(ctx, half.zeros(), half.zeros())
+    error, _ = _halves(ctx, ctx.cc.MultiMultEvalKey(share.key, nothing, _TAG))
+    return half.add([skeleton.strip(made)[len(half.moduli) :], error])
 
 
 def rotation_key(ctx: Context, steps: int, joint: Coefficients, seed: bytes) -> Any:

@@ -73,6 +73,11 @@ class Shape:
             np.minimum(total, total - moduli, out=total)
         return total
 
+    def negative(self, term: Coefficients) -> Coefficients:
+        """What adds up to zero with it."""
+        moduli = self.column()
+        return np.where(term == 0, term, moduli - term)
+
 
 def to_bytes(coefficients: Coefficients) -> bytes:
     """For the wire."""

@@ -11,7 +11,9 @@ import sqlalchemy as sa
 
 from commonscale.database import Database
 from commonscale.errors import BadMessage, ConfigError, DeadlineMissed, NotAllowed
+from commonscale.keyshelf import KEY_SET_FORMAT, current, drop_outdated
 from commonscale.slot import ALL, HUB, Slot
+from commonscale.v1.protocols_pb2 import KeySet
 from coordinator import blobs as blobs_module
 from coordinator.blobs import PIECE_BYTES, DatabaseBlobs, FileBlobs
 from coordinator.daemon import MIGRATIONS
@@ -112,6 +114,20 @@ def test_key_sets_are_replaced_whole(database: Database) -> None:
     shelf.put("family", b"two")
     shelf.put("other", b"three")
     assert (shelf.get("family"), shelf.get("other")) == (b"two", b"three")
+
+
+def test_key_sets_of_an_earlier_version_are_deleted(database: Database) -> None:
+    """At the start of a coordinator and when one is asked for; the row is gone, and the others stay."""
+    shelf = DatabaseShelf(database)
+    current_set = KeySet(id=b"new", format=KEY_SET_FORMAT)
+    shelf.put("new", current_set.SerializeToString())
+    for deletes in (drop_outdated, lambda shelf: current(shelf, "old")):
+        shelf.put("old", KeySet(id=b"old").SerializeToString())
+        assert shelf.names() == ["new", "old"]
+        deletes(shelf)
+        assert shelf.get("old") is None
+        assert shelf.names() == ["new"]
+    assert current(shelf, "new") == current_set
 
 
 def test_an_observers_token_opens_until_it_ends(database: Database) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from commonscale.client import Client, Job
-from commonscale.localnet import LocalFederation
+from commonscale.localnet import ENCRYPTION, LocalFederation
 from commonscale.pipeline import Pipeline
 
 T = TypeVar("T")
@@ -71,7 +71,7 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalFedera
     for site, text in odd.items():
         data[site]["odd"] = directory / f"{site}-odd.csv"
         data[site]["odd"].write_text(text)
-    policies: dict[str, dict[str, Any]] = {site: {"min_rows": 0, "test_profile": True} for site in GOOD}
+    policies: dict[str, dict[str, Any]] = {site: {"min_rows": 0, **ENCRYPTION} for site in GOOD}
     policies["manual"] = {"approval": "manual"}
     policies["narrow"] = {"columns": ["age"], "min_rows": 10}
     with LocalFederation(directory, data, policies=policies) as running:

@@ -23,7 +23,7 @@ import pytest
 from commonscale.audit import verify
 from commonscale.client import Client, Job
 from commonscale.errors import TransientError
-from commonscale.localnet import LocalFederation, Process
+from commonscale.localnet import ENCRYPTION, LocalFederation, Process
 from commonscale.pipeline import Pipeline
 from tests.e2e.conftest import job, run, write_csv
 
@@ -151,7 +151,7 @@ def test_crash_matrix(
     data = {site: write_csv(tmp_path / f"{site}.csv", COLUMNS, rows) for site, rows in tables.items()}
     role = "coordinator" if victim == "coordinator" else "participant"
     pooled = np.vstack(list(tables.values()))
-    policies = {site: {"test_profile": True} for site in SITES}
+    policies = dict.fromkeys(SITES, ENCRYPTION)
     with LocalFederation(tmp_path, data, entry={victim: [*ENTRY, role]}, policies=policies) as federation:
         process = federation.coordinator if victim == "coordinator" else federation.participants[victim]
         supervisor = Supervisor(process)

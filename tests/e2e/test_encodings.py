@@ -25,7 +25,7 @@ import pytest
 from sklearn.preprocessing import OneHotEncoder
 
 from commonscale.client import Client, Job
-from commonscale.localnet import LocalFederation
+from commonscale.localnet import ENCRYPTION, LocalFederation
 from commonscale.pipeline import Pipeline
 from commonscale.protocols.categories.items import item
 from commonscale.transforms import storage
@@ -153,7 +153,7 @@ def world(tmp_path_factory: pytest.TempPathFactory, data_directory: Path) -> Ite
             files[site][name] = directory / f"{site}-{name}.csv"
             with files[site][name].open("w", newline="", encoding="utf-8") as file:
                 csv.writer(file).writerows([list(columns), *zip(*columns.values(), strict=True)])
-    policies: dict[str, dict[str, Any]] = {site: {"min_rows": 1} for site in SITES}
+    policies: dict[str, dict[str, Any]] = {site: {**ENCRYPTION, "min_rows": 1} for site in SITES}
     files["narrow"] = {"odd": files["cleveland"]["odd"]}
     policies["narrow"] = {"min_rows": 1, "identifiers": ["apsi"]}
     for site in HOSPITALS[:3]:

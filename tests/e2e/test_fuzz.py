@@ -21,7 +21,7 @@ import pytest
 
 from commonscale.client import Client, Job
 from commonscale.errors import leaf_errors
-from commonscale.localnet import LocalFederation
+from commonscale.localnet import ENCRYPTION, LocalFederation
 from commonscale.pipeline import Pipeline
 from tests.e2e.conftest import job, run, write_csv
 
@@ -93,7 +93,7 @@ def federation(tmp_path_factory: pytest.TempPathFactory, marks: Path) -> Iterato
     os.environ["FUZZ_MARKS"] = str(marks)
     try:
         transforms = sorted({step["transform"] for _, step in PIPELINES.values()})
-        policies = {site: {"test_profile": True, "transforms": transforms} for site in SITES}
+        policies = {site: {**ENCRYPTION, "transforms": transforms} for site in SITES}
         with LocalFederation(directory, data, policies=policies, entry=entry) as running:
             yield running
     finally:

@@ -24,7 +24,7 @@ from sklearn.preprocessing import MaxAbsScaler, MinMaxScaler, PowerTransformer, 
 
 from commonscale.client import Client, Job
 from commonscale.errors import BadMessage
-from commonscale.localnet import LocalFederation
+from commonscale.localnet import ENCRYPTION, LocalFederation
 from commonscale.pipeline import Pipeline
 from commonscale.transforms import storage
 from tests.e2e.conftest import job, run
@@ -160,8 +160,8 @@ def world(tmp_path_factory: pytest.TempPathFactory, data_directory: Path) -> Ite
         files[site]["odd"] = directory / f"{site}-odd.csv"
         files[site]["odd"].write_text(text)
     files["strict"] = {"odd": files["cleveland"]["odd"]}
-    policies: dict[str, dict[str, Any]] = {site: {"test_profile": True, "min_rows": 1} for site in SITES}
-    policies["strict"] = {"min_rows": 1, "sums": ["masks", "shares"]}
+    policies: dict[str, dict[str, Any]] = {site: {**ENCRYPTION, "min_rows": 1} for site in SITES}
+    policies["strict"] = {"min_rows": 1}
     with LocalFederation(directory, files, policies=policies, missing=sorted(MISSING)) as federation:
         yield World(federation, tables)
 
@@ -357,7 +357,7 @@ def test_a_policy_refuses_parameters_that_are_not_secure(world: World) -> None:
 
 @pytest.mark.parametrize("name", ["zscore-ckks", "minmax-tree", "robust-ckks", "robust-private", "quantiles-binary"])
 def test_a_policy_refuses_computing_under_encryption(world: World, name: str) -> None:
-    """Where its `sums` lack ckks, every protocol that encrypts is refused."""
+    """By default, every protocol that encrypts is refused."""
     (ended,) = world.end([job([*HOSPITALS, "strict"], ["value"], dataset="odd", **STEPS[name])])
     assert ended.state == "refused"
     assert "strict refused: Its policy does not allow sums by 'ckks'" in ended.wire.error

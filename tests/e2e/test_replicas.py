@@ -17,7 +17,7 @@ import sqlalchemy as sa
 
 from commonscale.client import Client, Job
 from commonscale.config import AnalystConfig, ParticipantConfig, load
-from commonscale.localnet import Process
+from commonscale.localnet import ENCRYPTION, Process
 from commonscale.localreplicas import ReplicatedFederation
 from commonscale.pipeline import Pipeline
 from participant.daemon import open_database
@@ -48,8 +48,8 @@ def federation(
         connection.execute(sa.text("DROP SCHEMA public CASCADE; CREATE SCHEMA public"))
     engine.dispose()
     data = {site: write_csv(directory / f"{site}.csv", ["age", "chol"], rows) for site, rows in tables.items()}
-    policies: dict[str, dict[str, Any]] = {site: {"test_profile": True} for site in SITES}
-    policies["manual"] = {"approval": "manual", "test_profile": True}
+    policies: dict[str, dict[str, Any]] = {site: {**ENCRYPTION} for site in SITES}
+    policies["manual"] = {"approval": "manual", **ENCRYPTION}
     with ReplicatedFederation(directory, data, policies=policies, database=postgres_url) as running:
         yield running
 

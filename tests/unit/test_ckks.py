@@ -30,16 +30,17 @@ class Parties:
         made = [keys.gen_key_share(self.ctx, SEED) for _ in range(3)]
         self.shares = [share for share, _ in made]
         half = self.ctx.switch_half
-        joint = half.add([keys.gen_relin_share(self.ctx, share, SEED) for share in self.shares])
-        product = [keys.gen_relin_product(self.ctx, share, joint, SEED) for share in self.shares]
+        secrets = [(share, keys.gen_ephemeral_secret(self.ctx)) for share in self.shares]
+        first = [keys.gen_relin_share(self.ctx, *pair, SEED) for pair in secrets]
+        h0, h1 = (half.add(terms) for terms in zip(*first, strict=True))
+        products = half.add([keys.gen_relin_product(self.ctx, *pair, h0, h1) for pair in secrets])
         turned = {
             steps: half.add([keys.gen_rotation_share(self.ctx, share, steps, SEED) for share in self.shares])
             for steps in rotations
         }
         public = self.ctx.key_shape.add([b for _, b in made])
-        self.evaluator = Evaluator(
-            self.ctx, PublicKeys(SEED, public, self.ctx.switch_key.shape.add(product), turned), tag
-        )
+        joint = PublicKeys(SEED, public, keys.relin_key(h1, products), turned)
+        self.evaluator = Evaluator(self.ctx, joint, tag)
         self.refreshes = 0
 
     def encrypt(self, values: Any) -> Any:
@@ -201,10 +202,11 @@ def test_the_sum_of_shares_is_exact_at_the_edge_of_a_prime(parties: Parties) -> 
 
 def test_a_secret_share_shows_nothing() -> None:
     """Not in a repr, not in an error."""
-    share, _ = keys.gen_key_share(context_of(PROFILES["test"]), SEED)
+    ctx = context_of(PROFILES["test"])
+    share, _ = keys.gen_key_share(ctx, SEED)
     assert repr(share) == "SecretShare()"
     again = keys.SecretShare.from_bytes(share.to_bytes())
-    assert keys.gen_relin_share(context_of(PROFILES["test"]), again, SEED).any()
+    assert all(half.any() for half in keys.gen_relin_share(ctx, again, keys.gen_ephemeral_secret(ctx), SEED))
 
 
 def test_the_sign_polynomials_never_dip() -> None:

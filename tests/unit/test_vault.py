@@ -6,12 +6,14 @@ from pathlib import Path
 
 import anyio
 import pytest
+from structlog.testing import capture_logs
 
 from commonscale.config import VaultConfig
 from commonscale.database import Database
 from commonscale.errors import ConfigError, StateLost
-from commonscale.keyshelf import FileShelf
+from commonscale.keyshelf import KEY_SET_FORMAT, FileShelf, current, drop_outdated
 from commonscale.slot import Slot
+from commonscale.v1.protocols_pb2 import KeySet
 from participant.daemon import MIGRATIONS
 from participant.journal import INLINE_BYTES, Journal, SiteJobs
 from participant.vault import open_vault
@@ -122,3 +124,31 @@ def test_a_shelf_gives_back_what_it_holds(tmp_path: Path) -> None:
     assert SECRET not in (tmp_path / "keys" / "a").read_bytes()
     other = open_vault(VaultConfig(key_file=tmp_path / "other"), tmp_path)
     assert FileShelf(tmp_path / "keys", other.lock, other.unlock).get("a") is None
+
+
+def test_a_shelf_deletes_key_sets_of_an_earlier_version(tmp_path: Path) -> None:
+    """At the start of a daemon and when one is asked for; the file is gone, and the others stay."""
+    vault = open_vault(VaultConfig(), tmp_path)
+    shelf = FileShelf(tmp_path / "keys", vault.lock, vault.unlock)
+    current_set = KeySet(id=b"new", secret=SECRET, format=KEY_SET_FORMAT)
+    shelf.put("new", current_set.SerializeToString())
+    for deletes in (drop_outdated, lambda shelf: current(shelf, "old")):
+        shelf.put("old", KeySet(id=b"old", secret=SECRET).SerializeToString())
+        with capture_logs() as lines:
+            deletes(shelf)
+        assert [line["key_set"] for line in lines] == ["old"]
+        assert SECRET.hex() not in str(lines)
+        assert repr(SECRET) not in str(lines)
+        assert not (tmp_path / "keys" / "old").exists()
+    assert current(shelf, "old") is None
+    assert current(shelf, "new") == current_set
+    assert shelf.names() == ["new"]
+
+
+def test_a_shelf_keeps_what_it_cannot_open(tmp_path: Path) -> None:
+    """A vault with the wrong key does not cost a site its sets."""
+    vault = open_vault(VaultConfig(), tmp_path)
+    FileShelf(tmp_path / "keys", vault.lock, vault.unlock).put("a", b"")
+    other = open_vault(VaultConfig(key_file=tmp_path / "other"), tmp_path)
+    drop_outdated(FileShelf(tmp_path / "keys", other.lock, other.unlock))
+    assert (tmp_path / "keys" / "a").exists()

@@ -25,6 +25,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from commonscale.channel import Channel
 from commonscale.concurrency import concurrently, offload
 from commonscale.errors import StateLost
+from commonscale.keyshelf import KEY_SET_FORMAT, current
 from commonscale.protocols import agreement
 from commonscale.protocols.ckks import public_key, relinearization_key, rotation_keys
 from commonscale.slot import HUB
@@ -90,8 +91,11 @@ async def coordinator(ch: Channel, needs: Needs) -> PublicKeys:
 
 async def _party_chosen(ch: Channel, needs: Needs) -> KeySet | None:
     """Step 1 at a site: what it offers stays with the job, whatever becomes of the shelf meanwhile."""
-    held = ch.shelf.get(_family(ch, needs)) if ch.shelf is not None else None
-    mine = KeySet.FromString(await ch.keep("KeySet", lambda: held or b""))
+    held = await offload(current, ch.shelf, _family(ch, needs)) if ch.shelf is not None else None
+    mine = KeySet.FromString(await ch.keep("KeySet", lambda: held.SerializeToString() if held else b""))
+    if mine.format != KEY_SET_FORMAT:
+        # A job that was under way when this daemon was upgraded may have kept a set of before.
+        mine = KeySet()
     await ch.send(HUB, KeyOffer, lambda: KeyOffer(key_set=mine.id))
     chosen = (await ch.recv_broadcast(KeyChoice)).key_set
     if not chosen:
@@ -105,14 +109,14 @@ async def _hub_chosen(ch: Channel) -> KeySet | None:
     """Step 1 at the coordinator."""
     offers = {offer.key_set for offer in (await ch.gather(KeyOffer)).values()}
     offered = offers.pop() if len(offers) == 1 else b""
-    held = await offload(ch.shelf.get, offered.hex()) if offered and ch.shelf is not None else None
+    held = await offload(current, ch.shelf, offered.hex()) if offered and ch.shelf is not None else None
     # What is on the shelf may be another thing after a restart: the choice is made once.
     choice = await ch.decide(KeyChoice(key_set=offered if held is not None else b""))
     if not choice.key_set:
         return None
     if held is None:
         raise StateLost("The coordinator no longer has the keys that it chose.", "Submit the job again.")
-    return KeySet.FromString(held)
+    return held
 
 
 async def _party_made(ch: Channel, ctx: Context, needs: Needs) -> KeySet:
@@ -124,8 +128,12 @@ async def _party_made(ch: Channel, ctx: Context, needs: Needs) -> KeySet:
         work.append(partial(relinearization_key.party, ch, ctx, share, seed))
     if needs.rotations:
         work.append(partial(rotation_keys.party, ch, ctx, share, seed, needs.rotations))
-    seen = [joint for joint in await concurrently(work) if joint is not None]
-    return KeySet(id=_id(seed, seen), seed=seed, public_key=to_bytes(seen[0]), secret=share.to_bytes())
+    joint, *others = await concurrently(work)
+    # Of rotation keys a site sees nothing joint.
+    seen = [joint, *(others[0] if needs.relinearization else ())]
+    return KeySet(
+        id=_id(seed, seen), seed=seed, public_key=to_bytes(joint), secret=share.to_bytes(), format=KEY_SET_FORMAT
+    )
 
 
 async def _hub_made(ch: Channel, ctx: Context, needs: Needs) -> KeySet:
@@ -137,11 +145,11 @@ async def _hub_made(ch: Channel, ctx: Context, needs: Needs) -> KeySet:
         work.append(partial(rotation_keys.coordinator, ch, ctx, needs.rotations))
     joint, *others = await concurrently(work)
     seed, seen = crs_seed(ch), [joint]
-    found = KeySet(seed=seed, public_key=to_bytes(joint))
+    found = KeySet(seed=seed, public_key=to_bytes(joint), format=KEY_SET_FORMAT)
     if needs.relinearization:
-        first, second = others.pop(0)
-        seen.append(first)
-        found.relinearization = to_bytes(second)
+        joints, key = others.pop(0)
+        seen += joints
+        found.relinearization = to_bytes(key)
     for steps, key in others.pop(0).items() if needs.rotations else ():
         found.rotations[steps] = to_bytes(key)
     found.id = _id(seed, seen)
