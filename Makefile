@@ -7,6 +7,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 # Test processes at a time; each starts daemons of its own.
 PARALLEL ?= 2
+IN_PARALLEL := -n $(PARALLEL) --dist loadfile --no-loadscope-reorder
 PROTOS := $(wildcard proto/commonscale/v1/*.proto)
 
 .PHONY: help demo test test-long test-crash test-fuzz test-browser test-docker check format proto lock clean
@@ -27,13 +28,13 @@ demo: $(READY)  ## Four hospitals and a coordinator on this machine find the z-s
 	@$(BIN)/commonscale demo
 
 test: $(READY)  ## The tests, under ten minutes (those on PostgreSQL need its server programs: Debian package postgresql)
-	@COMMONSCALE_CRASH_STRIDE=7 $(BIN)/python -m pytest -n $(PARALLEL) --dist loadfile --no-loadscope-reorder -m 'not long and not docker and not browser'
+	@COMMONSCALE_CRASH_STRIDE=7 $(BIN)/python -m pytest $(IN_PARALLEL) -m 'not long and not docker and not browser'
 
 test-long: $(READY)  ## Tests that take longer: jobs under encryption with ten sites, damaged messages
-	@$(BIN)/python -m pytest -m 'long and not crash and not docker and not browser'
+	@$(BIN)/python -m pytest $(IN_PARALLEL) -m 'long and not crash and not docker and not browser'
 
 test-crash: $(READY)  ## The crash matrices, in memory and over real daemons (make test takes a few crashes in memory)
-	@$(BIN)/python -m pytest -m crash tests/e2e tests/protocol
+	@$(BIN)/python -m pytest -n $(PARALLEL) --dist worksteal -m crash tests/e2e tests/protocol
 
 test-fuzz: $(READY)  ## 2,000 damaged messages, half from a site and half from a coordinator (make test-long sends 60)
 	@COMMONSCALE_FUZZ=2000 $(BIN)/python -m pytest tests/e2e/test_fuzz.py

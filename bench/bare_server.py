@@ -1,18 +1,15 @@
 """A gRPC server that counts the bytes of a stream and keeps nothing: what the relay is compared with."""
 
-from __future__ import annotations
-
 import asyncio
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import grpc
-
 from commonscale import rpc
 from commonscale.config import Tls
 from commonscale.daemon import write_ready
+from commonscale.grpc_loading import grpc
 
 METHOD = "/bench.Bare/Carry"
 

@@ -1,18 +1,15 @@
 """Table IV of the normalization paper: every micro-operation, collectively, over real processes and mTLS."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from bench.ckks_roles import OPERATIONS
+from bench.ckks_operations import OPERATIONS
 from bench.ppf import write_tables
+from bench.usage import finished_job
 from commonscale.cli.console import run
-from commonscale.client import Client
 from commonscale.localnet import ENCRYPTION, LocalFederation
-from commonscale.pipeline import Pipeline
 
 RINGS = {11: "test", 14: "standard", 15: "high-latency"}
 # Tables IV, IX, X and XI (ring 2^15, 6 cores, no network), in seconds.
@@ -25,7 +22,7 @@ PAPER: dict[int, tuple[float | None, ...]] = {
 
 
 def measure(directory: Path, *, parties: int, ring: int, say: Callable[[str], None]) -> list[dict[str, Any]]:
-    """One row an operation."""
+    """One row per operation."""
     data, _ = write_tables(directory, parties, ["x"], 20)
     entry = [sys.executable, "-m", "bench.ckks_daemon"]
     entries = {"coordinator": [*entry, "coordinator"], **{site: [*entry, "participant"] for site in data}}
@@ -50,11 +47,7 @@ def measure(directory: Path, *, parties: int, ring: int, say: Callable[[str], No
 
 
 async def _times(federation: LocalFederation, ring: int) -> list[float]:
-    step = {"transform": "quantiles", "columns": ["x"], "ckks": {"profile": RINGS[ring]}}
-    async with Client(federation.analyst()) as client:
-        pipeline = Pipeline.model_validate(
-            {"name": "bench-ckks", "sites": federation.sites, "deadline_s": 3600, "steps": [step]}
-        )
-        job = await client.wait((await client.submit(pipeline)).id)
-        times: list[float] = job.result[0]["values"][0]
-        return times
+    step = {"transform": "quantiles", "columns": ["x"], "method": "ckks", "ckks": {"profile": RINGS[ring]}}
+    job = await finished_job(federation, step)
+    times: list[float] = job.result[0]["values"][0]
+    return times

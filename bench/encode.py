@@ -1,11 +1,9 @@
 """Table 4 of the tabular transformation paper: every encoding as a job over real processes and mTLS.
 
-On Adult (8 categorical columns, non-IID), or on one made-up column with as many categories a site as asked for. The
+On Adult (8 categorical columns, non-IID), or on one made-up column with as many categories per site as asked for. The
 identifiers of every job are compared with the pooled dictionary. `seconds` is from submission to the last site's word;
 `paper_s` what the paper took with as many sites, without TLS and without a network.
 """
-
-from __future__ import annotations
 
 import json
 import sqlite3
@@ -24,17 +22,17 @@ from bench.normalization_study.data import data_directory
 from bench.usage import finished_job, usage
 from commonscale.cli.console import run
 from commonscale.localnet import LocalFederation
-from participant.inputs import MEMORY_FILE
+from participant.keepsakes import MEMORY_FILE
 
 MODEL = "bench"
 STEPS: dict[str, dict[str, Any]] = {
-    "oprf": {"transform": "onehot", "variant": "oprf"},
-    "apsi": {"transform": "onehot", "variant": "apsi"},
-    "apsi-both": {"transform": "onehot", "variant": "apsi", "both_directions": True},
-    "otmppsi": {"transform": "onehot", "variant": "otmppsi"},
-    "otmppsi-general": {"transform": "onehot", "variant": "otmppsi", "general": True},
-    "otmppsi-3": {"transform": "onehot", "variant": "otmppsi", "threshold": 3},
-    "ring": {"transform": "onehot", "variant": "ring"},
+    "oprf": {"transform": "onehot", "method": "oprf"},
+    "apsi": {"transform": "onehot", "method": "apsi"},
+    "apsi-both": {"transform": "onehot", "method": "apsi", "both_directions": True},
+    "otmppsi": {"transform": "onehot", "method": "otmppsi"},
+    "otmppsi-general": {"transform": "onehot", "method": "otmppsi", "general": True},
+    "otmppsi-3": {"transform": "onehot", "method": "otmppsi", "threshold": 3},
+    "ring": {"transform": "onehot", "method": "ring"},
     "bytes-norm": {"transform": "bytes-norm"},
     "mod-norm": {"transform": "mod-norm"},
     "fasttext": {"transform": "fasttext", "model": MODEL},
@@ -42,6 +40,8 @@ STEPS: dict[str, dict[str, Any]] = {
     "target-federated": {"transform": "target", "target": "label"},
     "rolling-hash": {"transform": "rolling-hash"},
 }
+# Some show more than a site allows unless it says so.
+POLICY = {"transforms": sorted({step["transform"] for step in STEPS.values()})}
 DEFAULT = ("ring", "apsi", "otmppsi", "oprf", "bytes-norm", "mod-norm", "fasttext", "target", "rolling-hash")
 # Milliseconds in the paper's Table 4, by number of sites.
 PAPER_MS: dict[str, dict[int, float]] = {
@@ -59,20 +59,20 @@ Tables = dict[str, dict[str, list[str]]]
 
 
 def measure(
-    directory: Path, *, sites: int, categories: int, variants: list[str], model: Path | None, repeats: int,
+    directory: Path, *, sites: int, categories: int, methods: list[str], model: Path | None, repeats: int,
     say: Callable[[str], None],
 ) -> list[dict[str, Any]]:  # fmt: skip
-    """One row of figures a variant: the repeat with the median time."""
+    """One row of figures per method: the repeat with the median time."""
     say("writing tables")
     tables = _made_up(sites, categories) if categories else _adult(sites)
     data = _write(directory, tables)
     columns = [name for name in next(iter(tables.values())) if name != "label"]
-    policies = {site: {"transforms": sorted({step["transform"] for step in STEPS.values()})} for site in data}
+    policies = dict.fromkeys(data, POLICY)
     models = {MODEL: model} if model else {}
     say(f"starting {sites + 1} daemons")
     with LocalFederation(directory, data, policies=policies, models=models) as federation:
         rows = []
-        for name in variants:
+        for name in methods:
             if STEPS[name]["transform"] == "fasttext" and model is None:
                 continue
             step = {"columns": columns, **STEPS[name]}
@@ -96,7 +96,7 @@ def _measure_job(federation: LocalFederation, name: str, step: dict[str, Any], t
     sites = len(federation.sites)
     paper = PAPER_MS.get(name, {}).get(sites)
     return {
-        "variant": name,
+        "method": name,
         "sites": sites,
         "columns": len(step["columns"]),
         "values": sum(len({v for t in tables.values() for v in t[c]}) for c in step["columns"]),
@@ -119,7 +119,7 @@ def _messages(federation: LocalFederation, job_id: str) -> int:
 
 def _equals_pooled(federation: LocalFederation, job_id: str, step: dict[str, Any], tables: Tables) -> bool | None:
     """Whether equal values, and only they, have equal identifiers; None where there are none, or none in common."""
-    if step["transform"] != "onehot" or step["variant"] == "ring":
+    if step["transform"] != "onehot" or step["method"] == "ring":
         return None
     for at, column in enumerate(step["columns"]):
         pooled: dict[str, set[int]] = {}

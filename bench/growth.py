@@ -1,7 +1,5 @@
 """How cost grows with the number of sites: the same jobs with more and more real processes, as a table and a plot."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,14 +8,14 @@ from bench import ppf
 
 
 def measure(
-    directory: Path, *, parties: Sequence[int], features: int, variants: list[str], profile: str,
+    directory: Path, *, parties: Sequence[int], features: int, methods: list[str], profile: str,
     say: Callable[[str], None],
 ) -> list[dict[str, Any]]:  # fmt: skip
-    """One row a variant and number of sites."""
+    """One row per method and number of sites."""
     rows: list[dict[str, Any]] = []
     for number in parties:
         rows += ppf.measure(
-            directory / str(number), parties=number, features=features, rows=200, variants=variants, profile=profile,
+            directory / str(number), parties=number, features=features, rows=200, methods=methods, profile=profile,
             repeats=1, say=lambda what, number=number: say(f"{number} sites: {what}"),  # type: ignore[misc]
         )  # fmt: skip
     return rows
@@ -30,15 +28,15 @@ def plot(rows: Sequence[dict[str, Any]], path: Path) -> None:
     mpl.use("Agg")
     from matplotlib import pyplot as plt
 
-    names = list(dict.fromkeys((row["protocol"], row["variant"]) for row in rows))
+    names = list(dict.fromkeys((row["protocol"], row["method"]) for row in rows))
     panels = (("rounds", "messages of a site", 1.0), ("total_s", "seconds, all roles on one machine", 1.0),
               ("bytes_up", "MB sent by a site", 1e6))  # fmt: skip
     figure, axes = plt.subplots(1, 3, figsize=(12, 3.6), layout="constrained")
     for axis, (key, label, unit) in zip(axes, panels, strict=True):
-        for protocol, variant in names:
-            mine = [row for row in rows if (row["protocol"], row["variant"]) == (protocol, variant)]
+        for protocol, method in names:
+            mine = [row for row in rows if (row["protocol"], row["method"]) == (protocol, method)]
             axis.plot(
-                [row["parties"] for row in mine], [row[key] / unit for row in mine], "o-", label=f"{protocol} {variant}"
+                [row["parties"] for row in mine], [row[key] / unit for row in mine], "o-", label=f"{protocol} {method}"
             )
         axis.set_xlabel("sites")
         axis.set_title(label, fontsize=10)

@@ -1,10 +1,8 @@
-"""Tables V and VI of the normalization paper: every protocol and variant as a job over real processes and mTLS.
+"""Tables V and VI of the normalization paper: every protocol and method as a job over real processes and mTLS.
 
 The paper's sequential and binary algorithms run in the same benchmark, so that ratios hold on any machine. `setup_s` is
 the making of collective keys, `wall_s` everything else of the job, from submission to the last site's word.
 """
-
-from __future__ import annotations
 
 import datetime as dt
 import sqlite3
@@ -18,51 +16,60 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from bench.usage import finished_job, usage
-from commonscale.audit import verify
+from bench.usage import finished_job, sent_by_a_site, usage
 from commonscale.cli.console import run
 from commonscale.localnet import ENCRYPTION, LocalFederation
+from commonscale.ordering import KEY_BITS
+from crypto.rings import FIELD61, Z256, Ring
 
-# (protocol, variant): the step, and what the paper took with 10 parties on 6 cores without a network.
-STEPS: dict[str, tuple[dict[str, Any], float | None]] = {
-    "zscore/ckks": ({"transform": "zscore", "sums": "ckks"}, 44.0),
-    "zscore/masks": ({"transform": "zscore", "sums": "masks"}, 44.0),
-    "minmax/search": ({"transform": "minmax", "variant": "search"}, 253.0),
-    "minmax/all-pairs": ({"transform": "minmax", "variant": "all-pairs"}, 253.0),
-    "minmax/tree": ({"transform": "minmax", "variant": "tree"}, 253.0),
-    "minmax/sequential": ({"transform": "minmax", "variant": "sequential"}, 253.0),
-    "robust/counts": ({"transform": "robust", "variant": "counts", "sums": "masks"}, 368.0),
-    "robust/counts-ckks": ({"transform": "robust", "variant": "counts", "sums": "ckks"}, 368.0),
-    "robust/private": ({"transform": "robust", "variant": "private"}, 368.0),
-    "robust/binary": ({"transform": "robust", "variant": "binary", "epsilon": 1e-4}, 368.0),
-    "yeo-johnson/masks": ({"transform": "yeo-johnson"}, None),
+# transform/method, and what the paper took with 10 sites on 6 cores without a network.
+PAPER_S: dict[str, float | None] = {
+    "zscore/ckks": 44.0,
+    "zscore/masks": 44.0,
+    "minmax/search": 253.0,
+    "minmax/all-pairs": 253.0,
+    "minmax/tree": 253.0,
+    "minmax/sequential": 253.0,
+    "robust/masks": 368.0,
+    "robust/ckks": 368.0,
+    "robust/private": 368.0,
+    "robust/binary": 368.0,
+    "yeo-johnson/masks": None,
 }
 DEFAULT = ("zscore/ckks", "minmax/search", "minmax/all-pairs", "minmax/tree", "minmax/sequential",
-           "robust/counts", "robust/counts-ckks", "robust/binary")  # fmt: skip
+           "robust/masks", "robust/ckks", "robust/binary")  # fmt: skip
+# The paper's own algorithms.
+BASELINES = {"minmax": "sequential", "robust": "binary"}
+UNENCRYPTED = ("masks", "search")
+SLOW = ("sequential", "binary", "private")
+
+
+def step_of(name: str, columns: list[str], profile: str) -> dict[str, Any]:
+    """The step of a transform/method."""
+    transform, method = name.split("/")
+    step: dict[str, Any] = {"transform": transform, "columns": columns, "method": method}
+    return step if method in UNENCRYPTED else {**step, "ckks": {"profile": profile}}
 
 
 def measure(
-    directory: Path, *, parties: int, features: int, rows: int, variants: list[str], profile: str, repeats: int,
+    directory: Path, *, parties: int, features: int, rows: int, methods: list[str], profile: str, repeats: int,
     say: Callable[[str], None],
 ) -> list[dict[str, Any]]:  # fmt: skip
-    """One row of figures a variant: the repeat with the median time."""
+    """One row of figures per method: the repeat with the median time."""
     columns = [f"x{index}" for index in range(features)]
     data, pooled = write_tables(directory, parties, columns, rows)
     say(f"starting {parties + 1} daemons")
     policies = dict.fromkeys(data, ENCRYPTION)
     with LocalFederation(directory, data, policies=policies) as federation:
         results = []
-        for name in variants:
-            step, paper_s = STEPS[name]
-            step = {"columns": columns, **step}
-            if "sums" not in step or step["sums"] == "ckks":
-                step["ckks"] = {"profile": profile}
+        for name in methods:
+            step = step_of(name, columns, profile)
             say(f"warming up {name}")
             _warm_up(federation, step)
             rows_of = []
             for number in range(repeats):
                 say(f"measuring {name} ({number + 1}/{repeats})")
-                rows_of.append(_measure_job(federation, name, step, pooled, paper_s))
+                rows_of.append(_measure_job(federation, step, pooled))
             rows_of.sort(key=lambda row: row["total_s"])
             results.append(rows_of[(len(rows_of) - 1) // 2])
         return with_ratios(results)
@@ -70,41 +77,34 @@ def measure(
 
 def with_ratios(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """How much quicker than the paper's own algorithm in this run, where it ran."""
-    baselines = {"minmax": "sequential", "robust": "binary"}
+    base_s = {row["protocol"]: row["total_s"] for row in rows if row["method"] == BASELINES.get(row["protocol"])}
     for row in rows:
-        base = next(
-            (r for r in rows if r["protocol"] == row["protocol"] and r["variant"] == baselines.get(row["protocol"])),
-            None,
-        )
-        if base is not None:
-            row["times_faster_than_baseline"] = round(base["total_s"] / row["total_s"], 1)
+        if row["protocol"] in base_s:
+            row["times_faster_than_baseline"] = round(base_s[row["protocol"]] / row["total_s"], 1)
     return rows
 
 
 def _warm_up(federation: LocalFederation, step: dict[str, Any]) -> None:
     """Load what a daemon loads once: OpenFHE and the parameters. One column, and nothing that takes long."""
     light = {**step, "columns": step["columns"][:1]}
-    if step.get("variant") in ("sequential", "binary", "private"):
-        light = {"transform": "minmax", "variant": "all-pairs", "columns": light["columns"], "ckks": step["ckks"]}
+    if step["method"] in SLOW:
+        light = step_of("minmax/all-pairs", light["columns"], step["ckks"]["profile"])
     run(lambda: finished_job(federation, light))
 
 
-def _measure_job(
-    federation: LocalFederation, name: str, step: dict[str, Any], pooled: np.ndarray[Any, Any], paper_s: float | None
-) -> dict[str, Any]:
+def _measure_job(federation: LocalFederation, step: dict[str, Any], pooled: np.ndarray[Any, Any]) -> dict[str, Any]:
     before = usage(federation)
     start = time.perf_counter()
     job = run(lambda: finished_job(federation, step))
     total = time.perf_counter() - start
     after = usage(federation)
-    messages = _sent(federation, job.id)
+    messages = sent_by_a_site(federation, job.id)
     setup = _setup_s(messages)
     sites = len(federation.sites)
-    protocol, variant = name.split("/")
+    protocol, method = step["transform"], step["method"]
     return {
         "protocol": protocol,
-        "variant": variant.removesuffix("-ckks"),
-        "sums": step.get("sums", "masks" if step.get("variant") == "search" else "ckks"),
+        "method": method,
         "parties": sites,
         "features": len(step["columns"]),
         "wall_s": round(total - setup, 3),
@@ -114,17 +114,10 @@ def _measure_job(
         "rounds": len(messages),
         "bytes_up": round((after["sent"] - before["sent"]) / sites),
         "bytes_down": round((after["received"] - before["received"]) / sites),
-        "revealed_values": revealed_values(federation, job.id),
+        "revealed_values": revealed_values(federation, job.id, Z256 if protocol != "robust" else FIELD61),
         "max_error": error(job.result[0], pooled),
-        "paper_s": paper_s,
+        "paper_s": PAPER_S[f"{protocol}/{method}"],
     }
-
-
-def _sent(federation: LocalFederation, job_id: str) -> list[dict[str, Any]]:
-    """What one site sent to the coordinator in a job, from its audit log."""
-    site = federation.sites[0]
-    entries = verify(federation.directory / site / "state" / "audit.jsonl")
-    return [entry for entry in entries if entry["what"] == "sent" and entry["run"].partition("/")[0] == job_id]
 
 
 def _setup_s(messages: list[dict[str, Any]]) -> float:
@@ -140,25 +133,27 @@ def _setup_s(messages: list[dict[str, Any]]) -> float:
     return total
 
 
-def revealed_values(federation: LocalFederation, job_id: str) -> int:
-    """Numbers that the coordinator told everyone: opened numbers and counts; a search counts as its results."""
+def revealed_values(federation: LocalFederation, job_id: str, totals_in: Ring) -> int:
+    """Numbers that the coordinator announced to everyone: opened numbers and totals; a search counts as its results."""
     path = federation.directory / "coordinator" / "coordinator.db"
     query = "SELECT kind, size_bytes FROM slots WHERE job_id = ? AND receiver = '@all'"
     with sqlite3.connect(path) as connection:
-        found = connection.execute(query, (job_id,)).fetchall()
-    total = _searched(found)
+        found: list[tuple[str, int]] = connection.execute(query, (job_id,)).fetchall()
+    element_bytes = {"Opened": 8, "Total": totals_in.element_bytes}
+    numbers, answers = 0, []
     for kind, size in found:
-        if kind.endswith(("Opened", "TotalCounts")):
-            total += size // 8
-        elif kind.endswith(".Total"):
-            total += size // 32
-    return total
+        *scopes, name = kind.split(".")
+        numbers += size // element_bytes[name] if name in element_bytes else 0
+        answers += [size] if name == "Answers" and "range" in scopes else []
+    return numbers + searched_numbers(answers)
 
 
-def _searched(found: list[tuple[str, int]]) -> int:
-    """A search's answers are digits of one number a search: as many as its first message asks 8-bit digits for."""
-    first = [size for kind, size in found if kind.endswith(".1.Answers") and "search" in kind]
-    return sum(round(8 * size / 255) for size in first)
+def searched_numbers(sizes: list[int]) -> int:
+    """How many numbers a search found: its rounds say a key's bits in equal parts, each by one bit per cut."""
+    if not sizes:
+        return 0
+    cuts = (1 << KEY_BITS // len(sizes)) - 1
+    return round(8 * sizes[0] / cuts)
 
 
 def error(result: dict[str, Any], pooled: np.ndarray[Any, Any]) -> float:

@@ -16,6 +16,7 @@ import psutil
 from bench.bare_server import METHOD
 from bench.report import peak_rss_mb, reset_peak_rss
 from commonscale import rpc
+from commonscale.channel.slot import Slot
 from commonscale.cli.console import run
 from commonscale.client import Client
 from commonscale.config import Tls
@@ -23,7 +24,6 @@ from commonscale.identity import Role
 from commonscale.link import Link, RelayMailbox
 from commonscale.localnet import LocalFederation, Process
 from commonscale.pipeline import Pipeline
-from commonscale.slot import Slot
 
 SIZES = (1 << 10, 16 << 10, 256 << 10, 4 << 20, 64 << 20, 256 << 20)
 SITES = ("sender", "receiver", "third")

@@ -4,8 +4,6 @@ The same small jobs on SQLite, on PostgreSQL and with two coordinators; and how 
 that drives it is killed.
 """
 
-from __future__ import annotations
-
 import statistics
 import time
 from collections.abc import Callable
@@ -27,7 +25,7 @@ ROWS = 20
 def measure(
     directory: Path, database: str, *, parties: int, repeats: int, say: Callable[[str], None]
 ) -> list[dict[str, Any]]:
-    """A row of figures for each way to run the coordinator."""
+    """A row of figures for each kind of coordinator."""
     directory.mkdir(parents=True, exist_ok=True)
     data = _write_tables(directory, parties)
     kinds: list[tuple[str, Callable[[Path], LocalFederation]]] = [

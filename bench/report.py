@@ -1,7 +1,5 @@
 """What every benchmark prints: a table for people, or one JSON object of a common shape as the last line."""
 
-from __future__ import annotations
-
 import datetime as dt
 import os
 import platform

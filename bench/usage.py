@@ -1,12 +1,11 @@
 """One job on a federation of real processes, and what the federation has used so far."""
 
-from __future__ import annotations
-
 import urllib.request
 from typing import Any
 
 import psutil
 
+from commonscale.audit import verify
 from commonscale.client import Client, Job
 from commonscale.localnet import LocalFederation, Process
 from commonscale.pipeline import Pipeline
@@ -46,3 +45,9 @@ async def finished_job(federation: LocalFederation, step: dict[str, Any]) -> Job
         job = await client.wait((await client.submit(pipeline)).id)
         _ = job.result
         return job
+
+
+def sent_by_a_site(federation: LocalFederation, job_id: str) -> list[dict[str, Any]]:
+    """What the first site sent in a job, from its audit log."""
+    entries = verify(federation.directory / federation.sites[0] / "state" / "audit.jsonl")
+    return [entry for entry in entries if entry["what"] == "sent" and entry["run"].partition("/")[0] == job_id]

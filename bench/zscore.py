@@ -1,10 +1,8 @@
-"""The whole z-score job: P sites × N features × R rows a site, real processes, mTLS.
+"""The whole z-score job: P sites × N features × R rows per site, real processes, mTLS.
 
 Beside the job itself, the same job on a table of 20 rows: there is nothing to compute, so its time divided by
 its rounds is what a round costs beyond its computation.
 """
-
-from __future__ import annotations
 
 import os
 import statistics
@@ -17,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from bench.usage import usage
+from bench.usage import sent_by_a_site, usage
 from commonscale.cli.console import run
 from commonscale.client import Client, Job
 from commonscale.localnet import LocalFederation
@@ -27,29 +25,29 @@ TINY_ROWS = 20
 
 
 def measure(
-    directory: Path, *, parties: int, features: int, rows: int, variants: list[tuple[str, str]], repeats: int,
+    directory: Path, *, parties: int, features: int, rows: int, methods: list[tuple[str, str]], repeats: int,
     say: Callable[[str], None],
 ) -> list[dict[str, Any]]:  # fmt: skip
-    """One row of figures a variant (way to add, rounds)."""
+    """One row of figures per method, each with its number of rounds (one or two)."""
     columns = [f"x{index}" for index in range(features)]
     say(f"writing {parties} tables of {rows:,} × {features}")
     data, expected = _write_tables(directory, parties, columns, rows)
     say(f"starting {parties + 1} daemons")
     # The paper's formula runs too, for comparison; no policy allows it unless it says so.
-    policies = {site: {"sums": sorted({sums for sums, _ in variants} | {"masks"})} for site in data}
+    policies = {site: {"methods": sorted({method for method, _ in methods})} for site in data}
     with LocalFederation(directory, data, policies=policies) as federation:
         for dataset in data["site-0"]:
             say(f"warming up on {dataset}")
-            run(lambda dataset=dataset: _job(federation, columns, dataset, *variants[0]))  # type: ignore[misc]
+            run(lambda dataset=dataset: _job(federation, columns, dataset, *methods[0]))  # type: ignore[misc]
         results = []
-        for sums, rounds in variants:
-            say(f"measuring {sums}, {rounds} round(s)")
-            results.append(_measure_variant(federation, columns, (sums, rounds), expected, repeats))
+        for method, rounds in methods:
+            say(f"measuring {method}, {rounds} round(s)")
+            results.append(_measure_method(federation, columns, (method, rounds), expected, repeats))
         return results
 
 
-def _measure_variant(
-    federation: LocalFederation, columns: list[str], variant: tuple[str, str], expected: Any, repeats: int
+def _measure_method(
+    federation: LocalFederation, columns: list[str], method: tuple[str, str], expected: Any, repeats: int
 ) -> dict[str, Any]:
     before = usage(federation)
     walls, errors = [], []
@@ -58,24 +56,24 @@ def _measure_variant(
         for path in federation.directory.glob("*-main.parquet"):
             os.utime(path)
         start = time.perf_counter()
-        job = run(lambda: _job(federation, columns, "main", *variant))
+        job = run(lambda: _job(federation, columns, "main", *method))
         walls.append(time.perf_counter() - start)
         errors.append(_error(job, expected))
     after = usage(federation)
     tiny = []
     for _ in range(repeats):
         start = time.perf_counter()
-        run(lambda: _job(federation, columns, "tiny", *variant))
+        run(lambda: _job(federation, columns, "tiny", *method))
         tiny.append(time.perf_counter() - start)
-    # Messages that a site sends one after the other, from its answer to its last word.
-    rounds = 3 + 2 * (2 if variant[1] == "two" else 1) + (variant[0] != "masks") * (2 if variant[1] == "two" else 1)
+    # Messages that a site sends one after the other, from its answer to its last word; shares go out together.
+    rounds = len({(entry["run"], entry["kind"]) for entry in sent_by_a_site(federation, job.id)})
     wall = statistics.median(walls)
     per_site = {
         key: round((after[key] - before[key]) / repeats / len(federation.sites)) for key in ("sent", "received")
     }
     return {
         "protocol": "zscore",
-        "variant": f"{variant[0]}/{variant[1]}-round",
+        "method": f"{method[0]}/{method[1]}-round",
         "parties": len(federation.sites),
         "features": len(columns),
         "wall_s": round(wall, 3),
@@ -89,9 +87,9 @@ def _measure_variant(
     }
 
 
-async def _job(federation: LocalFederation, columns: list[str], dataset: str, sums: str, rounds: str) -> Job:
+async def _job(federation: LocalFederation, columns: list[str], dataset: str, method: str, rounds: str) -> Job:
     async with Client(federation.analyst()) as client:
-        step = {"columns": columns, "sums": sums, "rounds": rounds}
+        step = {"columns": columns, "method": method, "rounds": rounds}
         pipeline = Pipeline.model_validate(
             {"name": "bench", "dataset": dataset, "sites": federation.sites, "steps": [step]}
         )

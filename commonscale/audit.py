@@ -4,8 +4,6 @@ Each line holds the hash of the one before, so that a line cannot be changed or 
 the end; keep the last hash of `commonscale audit verify` elsewhere to notice that too.
 """
 
-from __future__ import annotations
-
 import datetime as dt
 import hashlib
 import json

@@ -11,17 +11,15 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any
-
-import grpc
 
 from commonscale import config, rpc
 from commonscale.config import AnalystConfig
 from commonscale.errors import JobFailed, Refused, TransientError
-from commonscale.link import CALL_TIMEOUT_S, Backoff, Link
+from commonscale.link import Backoff, Link
 from commonscale.pipeline import Pipeline
 from commonscale.v1 import jobs_pb2
 
@@ -54,7 +52,7 @@ class Job:
 
     @property
     def result(self) -> list[dict[str, Any]]:
-        """Parameters, one object a step; raises the job's error if it did not end well."""
+        """Parameters, one object per step; raises the job's error if it did not end well."""
         if self.state == "refused":
             raise Refused(self.wire.error)
         if self.state != "done":
@@ -65,13 +63,13 @@ class Job:
     @property
     def disclosures(self) -> list[dict[str, Any]]:
         """What was revealed, to whom, by which protocol."""
-        report = json.loads(self.wire.disclosure_json) if self.wire.disclosure_json else {"revealed": []}
-        found: list[dict[str, Any]] = report["revealed"]
+        found: list[dict[str, Any]] = json.loads(self.wire.disclosure_json or '{"revealed": []}')["revealed"]
         return found
 
     def to_dict(self) -> dict[str, Any]:
         """For `--format json`."""
         progress = self.wire.progress
+        done = {"round": progress.round, "awaited": list(progress.awaited), "messages": progress.messages}
         return {
             "job": self.id,
             "name": self.wire.spec.name,
@@ -81,11 +79,7 @@ class Job:
             "submitted_at_ms": self.wire.submitted_at_ms,
             "ended_at_ms": self.wire.ended_at_ms or None,
             "error": self.wire.error or None,
-            "progress": {
-                "round": progress.round,
-                "awaited": list(progress.awaited),
-                "messages": progress.messages,
-            },
+            "progress": done,
             "result": self.result if self.state == "done" and self.wire.result_json else None,
             "disclosures": self.disclosures,
         }
@@ -110,34 +104,32 @@ class Client:
     async def __aenter__(self) -> Client:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *exception: object) -> None:
         await self._link.close()
 
     async def submit(self, pipeline: Pipeline, job_id: str | None = None) -> Job:
         """Start a job. Repeated with the same id and pipeline, it finds the job started."""
         request = jobs_pb2.SubmitRequest(job_id=job_id or new_job_id(pipeline), spec=pipeline.to_bytes())
-        return Job((await self._call(self._link.jobs.Submit, request)).job)
+        return Job((await self._link.call(self._link.jobs.Submit, request)).job)
 
     async def get(self, job_id: str) -> Job:
         """A job as it is now."""
-        return Job((await self._call(self._link.jobs.Get, jobs_pb2.GetRequest(job_id=job_id))).job)
+        return Job((await self._link.call(self._link.jobs.Get, jobs_pb2.GetRequest(job_id=job_id))).job)
 
     async def list(self, limit: int = 50) -> list[Job]:
         """The newest jobs."""
-        response = await self._call(self._link.jobs.List, jobs_pb2.ListRequest(limit=limit))
+        response = await self._link.call(self._link.jobs.List, jobs_pb2.ListRequest(limit=limit))
         return [Job(job) for job in response.jobs]
 
     async def cancel(self, job_id: str) -> Job:
         """End a job for everyone."""
-        return Job((await self._call(self._link.jobs.Cancel, jobs_pb2.CancelRequest(job_id=job_id))).job)
+        return Job((await self._link.call(self._link.jobs.Cancel, jobs_pb2.CancelRequest(job_id=job_id))).job)
 
     async def watch(self, job_id: str) -> AsyncIterator[Job]:
         """The job at every change until it has ended, across restarts of the coordinator."""
         backoff = Backoff()
         while True:
-            try:
+            with suppress(TransientError), self._link.our_errors():
                 async for response in self._link.jobs.Watch(
                     jobs_pb2.WatchRequest(job_id=job_id), metadata=rpc.CALL_METADATA
                 ):
@@ -146,10 +138,6 @@ class Client:
                     yield job
                     if job.ended:
                         return
-            except grpc.aio.AioRpcError as error:
-                mapped = self._link.error(error)
-                if not isinstance(mapped, TransientError):
-                    raise mapped from None
             await backoff.wait()
 
     async def wait(self, job_id: str) -> Job:
@@ -157,9 +145,3 @@ class Client:
         async for job in self.watch(job_id):
             last = job
         return last
-
-    async def _call(self, method: Any, request: Any) -> Any:
-        try:
-            return await method(request, metadata=rpc.CALL_METADATA, timeout=CALL_TIMEOUT_S)
-        except grpc.aio.AioRpcError as error:
-            raise self._link.error(error) from None

@@ -8,19 +8,11 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args
 
 import tomli
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    ConfigDict,
-    Field,
-    ValidationError,
-    ValidationInfo,
-    field_validator,
-    model_validator,
-)
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, model_validator
 
 from commonscale.errors import ConfigError
-from commonscale.slot import NAME_PATTERN
+from commonscale.files import read_file
+from commonscale.names import NAME_PATTERN
 
 
 def _beside_config(path: Path, info: ValidationInfo) -> Path:
@@ -34,7 +26,13 @@ def _check_name(name: str) -> str:
     return name
 
 
-def is_loopback(host: str) -> bool:
+def _check_host(name: str) -> str:
+    if not HOST_PATTERN.fullmatch(name):
+        raise ValueError(f"{name!r} is not a host's name: no pattern, no port")
+    return name
+
+
+def _is_loopback(host: str) -> bool:
     """Whether only this machine reaches an address of this host."""
     try:
         return ipaddress.ip_address(host).is_loopback
@@ -45,6 +43,7 @@ def is_loopback(host: str) -> bool:
 HOST_PATTERN = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
 ConfigPath = Annotated[Path, AfterValidator(_beside_config)]
 Name = Annotated[str, AfterValidator(_check_name)]
+HostName = Annotated[str, AfterValidator(_check_host)]
 
 
 class Section(BaseModel):
@@ -105,8 +104,11 @@ class DataSource(Section):
     """One table of a site."""
 
     path: ConfigPath
-    # Texts that mean "missing" in a CSV file, beside the empty one.
+    # Texts that mean "missing", beside the empty one; in a Parquet file also numbers.
     missing: list[str] = []
+
+
+Method = Literal["masks", "shares", "sac-proportional", "ckks", "oprf", "apsi", "apsi-native", "otmppsi", "ring"]
 
 
 class Policy(Section):
@@ -115,16 +117,15 @@ class Policy(Section):
     approval: Literal["automatic", "manual"] = "manual"
     # Patterns as of a shell: "lab_*".
     columns: list[str] = ["*"]
-    # Not among them: bytes-norm, which shows all sites the first letters of the longest text.
-    transforms: list[str] = [
-        "zscore", "minmax", "maxabs", "robust", "quantiles", "yeo-johnson",
-        "onehot", "ordinal", "target", "mod-norm", "fasttext", "rolling-hash",
-    ]  # fmt: skip
-    # How common identifiers of categorical values may be found; see docs/protocols/categories.md.
-    identifiers: list[Literal["oprf", "apsi", "otmppsi", "ring"]] = ["oprf", "apsi", "otmppsi", "ring"]
+    # By name; without a list, those that are in the default by their own word (docs/jobs.md says which).
+    transforms: list[str] | None = None
+    # How numbers may be pooled, and common identifiers of categorical values found; see docs/protocols/README.md.
     # Not among them: ckks, because computing under encryption trusts the coordinator to follow the protocol, which
-    # nothing checks yet (SECURITY.md).
-    sums: list[Literal["masks", "shares", "sac-proportional", "ckks"]] = ["masks", "shares"]
+    # nothing checks yet (SECURITY.md); and sac-proportional, which shows the signs of every site's sums.
+    methods: list[Method] = ["masks", "shares", "oprf", "apsi", "apsi-native", "otmppsi", "ring"]
+    # What may never be opened, whatever the transform: patterns for the lines of docs/disclosures.md, such as
+    # "*minimum and maximum*".
+    never_reveal: list[str] = []
     # Encryption parameters that are quick and NOT secure: for trying out.
     test_profile: bool = False
     analysts: list[str] = ["*"]
@@ -146,24 +147,16 @@ class Page(Section):
     # Empty: no page.
     listen: str = "127.0.0.1:7482"
     # Further names under which browsers may ask for it.
-    hosts: list[str] = []
+    hosts: list[HostName] = []
     # For a container that publishes the port to its host's loopback.
     any_address: bool = False
-
-    @field_validator("hosts")
-    @classmethod
-    def _plain_names(cls, hosts: list[str]) -> list[str]:
-        for host in hosts:
-            if not HOST_PATTERN.fullmatch(host):
-                raise ValueError(f"{host!r} is not a host's name: no pattern, no port")
-        return hosts
 
     @model_validator(mode="after")
     def _is_local(self) -> Page:
         host = self.listen.rpartition(":")[0].strip("[]")
         if self.listen and not host:
             raise ValueError(f"{self.listen!r} is not an address of the form host:port")
-        if self.listen and not self.any_address and not is_loopback(host):
+        if self.listen and not self.any_address and not _is_loopback(host):
             raise ValueError(
                 f"{self.listen!r} can be reached from other machines: use 127.0.0.1, and an SSH tunnel from elsewhere; "
                 "any_address = true is for a container that publishes the port to its host's loopback"
@@ -199,15 +192,13 @@ C = TypeVar("C", bound=Section)
 def read_toml(path: Path) -> dict[str, Any]:
     """A TOML file's contents, or ConfigError naming the file and the line."""
     try:
-        return tomli.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"Cannot read {path}: {error.strerror}.") from None
+        return tomli.loads(read_file(path).decode())
     except (tomli.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} is not valid TOML: {error}.") from None
 
 
 def load(kind: type[C], path: Path) -> C:
-    """A configuration file, checked, or ConfigError with one line a fault."""
+    """A configuration file, checked, or ConfigError with one line per fault."""
     return validate(kind, read_toml(path), source=str(path), base=path.parent)
 
 
@@ -228,9 +219,17 @@ def _fault(source: str, kind: type[BaseModel], fault: Any) -> str:
 
 def _known_keys(kind: type[BaseModel], parents: tuple[str | int, ...]) -> list[str]:
     """The keys of the table in which an unknown one stands; tables may be named by the user (`data.NAME`)."""
+    kinds = [kind]
     for part in parents:
-        field = kind.model_fields.get(str(part))
-        inner = field.annotation if field else None
-        choices = [inner, *get_args(inner)]
-        kind = next((c for c in choices if isinstance(c, type) and issubclass(c, BaseModel)), kind)
-    return sorted(kind.model_fields)
+        fields = [field for one in kinds if (field := one.model_fields.get(str(part)))]
+        # A step is also named by its transform.
+        steps = [one for one in kinds if (field := one.model_fields.get("transform")) and field.default == part]
+        kinds = [table for field in fields for table in _tables(field.annotation)] or steps or kinds
+    return sorted({key for one in kinds for key in one.model_fields})
+
+
+def _tables(annotation: Any) -> list[type[BaseModel]]:
+    """What a key may hold."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [found for inner in get_args(annotation) for found in _tables(inner)]

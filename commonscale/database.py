@@ -1,12 +1,12 @@
 """Databases: SQLite by default, PostgreSQL by URL, brought to the newest schema when opened."""
 
-from __future__ import annotations
-
 import contextlib
+import dataclasses
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import sqlalchemy as sa
 from alembic import command
@@ -16,6 +16,8 @@ from sqlalchemy.dialects import postgresql as sa_postgresql
 from sqlalchemy.dialects import sqlite as sa_sqlite
 
 from commonscale.errors import ConfigError, StoreUnavailable
+
+T = TypeVar("T")
 
 # On which replicas hear of each other.
 CHANNEL = "commonscale"
@@ -32,20 +34,35 @@ MIGRATION_LOCK = 0x636F6D6D6F6E73
 MIGRATIONS = Path(__file__).parent / "migrations"
 
 
+def now_ms() -> int:
+    """A time as tables hold it: milliseconds since the epoch."""
+    return time.time_ns() // 1_000_000
+
+
+def table_of(name: str, record: type[Any]) -> sa.TableClause:
+    """The table whose rows are records of a dataclass."""
+    return sa.table(name, *(sa.column(field.name) for field in dataclasses.fields(record)))
+
+
+def row_of(record: Any) -> dict[str, Any]:
+    """A record as a row of its table."""
+    return {field.name: getattr(record, field.name) for field in dataclasses.fields(record)}
+
+
 class Database:
     """An engine whose failures are our errors, and one writer at a time where that is SQLite."""
 
-    def __init__(self, url: str, versions: Path) -> None:
+    def __init__(self, url: str, versions: Path, base: Path = Path()) -> None:
         try:
-            local = sa.make_url(_with_driver(url)).get_backend_name() == "sqlite"
+            location = _located(sa.make_url(url), base)
+            local = location.get_backend_name() == "sqlite"
             # A server may have hung up in the meantime; a file has not, and keeps its prepared connections.
             options = {} if local else {"connect_args": SERVER_TIMEOUTS}
-            self.engine = sa.create_engine(_with_driver(url), pool_pre_ping=not local, pool_size=20, **options)
+            self.engine = sa.create_engine(location, pool_pre_ping=not local, pool_size=20, **options)
         except (sa.exc.ArgumentError, sa.exc.NoSuchModuleError):
             raise ConfigError("The database URL is not usable.", "Use sqlite:///FILE or postgresql://…") from None
-        self._writer: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
-        if self.engine.dialect.name == "sqlite":
-            self._writer = threading.Lock()
+        self._writer: contextlib.AbstractContextManager[Any] = threading.Lock() if local else contextlib.nullcontext()
+        if local:
             sa.event.listen(self.engine, "connect", _sqlite_pragmas)
         self._migrate(versions)
 
@@ -100,6 +117,21 @@ class Database:
         with _our_errors(), self.engine.connect() as connection:
             yield connection
 
+    def rows(self, query: sa.Select[Any]) -> Sequence[sa.Row[Any]]:
+        """All that a query finds."""
+        with self.reading() as connection:
+            return connection.execute(query).all()
+
+    def scalar(self, query: sa.Select[tuple[T]]) -> T | None:
+        """The first value that a query finds, if any."""
+        with self.reading() as connection:
+            return connection.scalar(query)
+
+    def write(self, statement: sa.Insert | sa.Update | sa.Delete) -> int:
+        """One change, durable when this returns: how many rows it concerned."""
+        with self.writing() as connection:
+            return connection.execute(statement).rowcount
+
     def ping(self) -> None:
         """Raise StoreUnavailable unless the database answers."""
         with self.reading() as connection:
@@ -110,20 +142,15 @@ class Database:
         self.engine.dispose()
 
 
-def resolve_url(url: str, base: Path) -> str:
-    """A relative SQLite file is meant beside the configuration that names it."""
-    try:
-        parsed = sa.make_url(url)
-    except sa.exc.ArgumentError:
-        raise ConfigError("The database URL is not usable.", "Use sqlite:///FILE or postgresql://…") from None
-    if parsed.get_backend_name() == "sqlite" and parsed.database and not Path(parsed.database).is_absolute():
-        (base / parsed.database).parent.mkdir(parents=True, exist_ok=True)
-        return parsed.set(database=str((base / parsed.database).absolute())).render_as_string(hide_password=False)
+def _located(url: sa.URL, base: Path) -> sa.URL:
+    """With our driver; a relative SQLite file is meant beside the configuration that names it."""
+    if url.drivername == "postgresql":
+        return url.set(drivername="postgresql+psycopg")
+    if url.get_backend_name() == "sqlite" and url.database and not Path(url.database).is_absolute():
+        path = (base / url.database).absolute()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return url.set(database=str(path))
     return url
-
-
-def _with_driver(url: str) -> str:
-    return url.replace("postgresql://", "postgresql+psycopg://", 1)
 
 
 def _sqlite_pragmas(connection: Any, _record: Any) -> None:

@@ -1,10 +1,8 @@
 """Every error that a person or a peer may see, typed once.
 
-Four families: ConfigError (mend a file), TransientError (repeat), ProtocolError (this run is over) and
+Four families: ConfigError (fix a file), TransientError (repeat), ProtocolError (this run is over) and
 DataError (a site's table does not fit). Each message names what is wrong, where, and what to do.
 """
-
-from __future__ import annotations
 
 
 class CommonscaleError(Exception):
@@ -22,6 +20,10 @@ class ConfigError(CommonscaleError):
     """A configuration, a pipeline file or a certificate file is not usable."""
 
     exit_code = 2
+
+
+class GrpcLoadedBefore(ConfigError):
+    """The process loaded gRPC before us, and it would speak TLS 1.2."""
 
 
 class TransientError(CommonscaleError):
@@ -100,6 +102,10 @@ class Overflow(ProtocolError):
 
 class SiteLost(ProtocolError):
     """A site whose key share is needed is gone."""
+
+
+class Unplanned(ProtocolError):
+    """A step is about to open what its plan does not name."""
 
 
 class JobFailed(ProtocolError):

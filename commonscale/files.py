@@ -1,7 +1,5 @@
 """Files that must be private, or never seen half written."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import secrets
@@ -22,6 +20,14 @@ def write_private(path: Path, content: bytes) -> None:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
+
+
+def read_file(path: Path, what: str = "") -> bytes:
+    """A file that must be there, or ConfigError naming it, after what it should be ("the certificate ")."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"Cannot read {what}{path}: {error.strerror}.") from None
 
 
 def replace_file(path: Path, content: bytes) -> None:

@@ -1,11 +1,10 @@
 """The daemons' HTTP side: /healthz, /livez and /metrics; and how any page of theirs is served."""
 
-from __future__ import annotations
-
 import contextlib
 import socket
 import ssl
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Any
 
 import anyio
 import uvicorn
@@ -29,31 +28,24 @@ HealthCheck = Callable[[], Sequence[str]]
 
 def application(name: str, check: HealthCheck, ready: HealthCheck | None = None) -> Starlette:
     """What both daemons serve to their operators' monitoring; `ready` is what a load balancer must know."""
+    daemon: dict[str, Any] = {"name": name, "version": __version__}
 
-    async def healthz(_: Request) -> Response:
-        return answer(check)
+    def telling(look: HealthCheck) -> Callable[[Request], Awaitable[Response]]:
+        async def answer(_: Request) -> Response:
+            faults = list(look())
+            status = {"status": "failing" if faults else "ok", "faults": faults}
+            return JSONResponse(daemon | status, status_code=503 if faults else 200)
 
-    async def readyz(_: Request) -> Response:
-        return answer(ready or check)
-
-    def answer(look: HealthCheck) -> Response:
-        faults = list(look())
-        body = {
-            "name": name,
-            "version": __version__,
-            "status": "failing" if faults else "ok",
-            "faults": faults,
-        }
-        return JSONResponse(body, status_code=503 if faults else 200)
+        return answer
 
     async def livez(_: Request) -> Response:
         # Whoever answers, lives: a fault elsewhere is no reason to be restarted.
-        return JSONResponse({"name": name, "version": __version__})
+        return JSONResponse(daemon)
 
     async def metrics(_: Request) -> Response:
         return Response(generate_latest(), media_type=CONTENT_TYPE_LATEST)
 
-    answers = {"/healthz": healthz, "/readyz": readyz, "/livez": livez, "/metrics": metrics}
+    answers = {"/healthz": telling(check), "/readyz": telling(ready or check), "/livez": livez, "/metrics": metrics}
     return Starlette(routes=[Route(path, handler) for path, handler in answers.items()])
 
 
@@ -78,13 +70,9 @@ async def serving(
 ) -> AsyncIterator[int]:
     """Serve while the block runs; gives the port. `key` is what the address is called in the configuration."""
     host, port = split_address(address)
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        listener.bind((host, port))
+        listener = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     except OSError as error:
-        listener.close()
         raise ConfigError(f"Cannot listen on {address}: {error.strerror}.", f"Change {key}.") from None
     config = uvicorn.Config(
         app, http=CertificateProtocol, log_config=None, access_log=False, lifespan="off", ws="none",

@@ -7,30 +7,21 @@ only a coordinator's certificate may serve (extended key usage), so a site canno
 from __future__ import annotations
 
 import datetime as dt
-import enum
-import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.hashes import SHA256
 
 from commonscale.errors import ConfigError, NotAllowed
-from commonscale.slot import NAME_PATTERN
+from commonscale.files import read_file
+from commonscale.names import NAME_PATTERN
+from commonscale.names import Role as Role  # noqa: PLC0414 - also taken from here
 from crypto import signing
 
 URI_SCHEME = "commonscale://"
-
-
-class Role(enum.Enum):
-    """What a certificate's holder does in the federation."""
-
-    COORDINATOR = "coordinator"
-    SITE = "site"
-    AGGREGATOR = "aggregator"
-    ANALYST = "analyst"
-    OBSERVER = "observer"
 
 
 @dataclass(frozen=True)
@@ -61,6 +52,12 @@ class Identity:
         if role not in {r.value for r in Role} or not NAME_PATTERN.fullmatch(name):
             raise NotAllowed("The certificate names no role.", "Make it with `commonscale enroll`.")
         return cls(Role(role), name)
+
+
+def hosts_of(holder: x509.Certificate | x509.CertificateSigningRequest) -> list[str]:
+    """Names and addresses that the holder is reached under; the URI is its identity."""
+    names = holder.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    return [str(name.value) for name in names if not isinstance(name, x509.UniformResourceIdentifier)]
 
 
 class Revocations:
@@ -123,16 +120,13 @@ class Authority:
 
 def fingerprint(certificate: x509.Certificate) -> str:
     """SHA-256 over the certificate, as a person reads it over the telephone."""
-    digest = hashlib.sha256(certificate.public_bytes(serialization.Encoding.DER)).hexdigest()
-    return "sha256:" + digest
+    return f"sha256:{certificate.fingerprint(SHA256()).hex()}"
 
 
 def load_certificate(path: Path) -> x509.Certificate:
     """A PEM certificate, or ConfigError naming the file."""
     try:
-        return x509.load_pem_x509_certificate(path.read_bytes())
-    except OSError as error:
-        raise ConfigError(f"Cannot read the certificate {path}: {error.strerror}.") from None
+        return x509.load_pem_x509_certificate(read_file(path, "the certificate "))
     except ValueError:
         raise ConfigError(f"{path} holds no PEM certificate.") from None
 
@@ -140,9 +134,7 @@ def load_certificate(path: Path) -> x509.Certificate:
 def load_key(path: Path) -> signing.SigningKey:
     """A PEM private key, or ConfigError naming the file and nothing of its contents."""
     try:
-        key = serialization.load_pem_private_key(path.read_bytes(), password=None)
-    except OSError as error:
-        raise ConfigError(f"Cannot read the private key {path}: {error.strerror}.") from None
+        key = serialization.load_pem_private_key(read_file(path, "the private key "), password=None)
     except (ValueError, TypeError):
         raise ConfigError(f"{path} holds no unencrypted PEM private key.") from None
     if not isinstance(key, ec.EllipticCurvePrivateKey):

@@ -1,19 +1,19 @@
 """A daemon's or an analyst's connection to the coordinator: dialled out, renewed when the certificate is."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import io
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import anyio
-import grpc
 
 from commonscale import rpc
+from commonscale.channel.slot import Slot
 from commonscale.config import Tls
 from commonscale.errors import BadMessage, SlotEmpty, TransientError
-from commonscale.slot import Slot
+from commonscale.grpc_loading import grpc
 from commonscale.v1 import jobs_pb2, jobs_pb2_grpc, relay_pb2, relay_pb2_grpc
 from commonscale.version import PROTOCOL_VERSION, __version__
 
@@ -67,16 +67,22 @@ class Link:
     async def hello(self) -> jobs_pb2.HelloResponse:
         """Compare versions both ways."""
         request = jobs_pb2.HelloRequest(version=__version__, protocol=PROTOCOL_VERSION)
-        try:
-            response = await self.federation.Hello(request, metadata=rpc.CALL_METADATA, timeout=CALL_TIMEOUT_S)
-        except grpc.aio.AioRpcError as error:
-            raise self.error(error) from None
+        response: jobs_pb2.HelloResponse = await self.call(self.federation.Hello, request)
         rpc.check_protocol(f"coordinator {response.name}", response.version, str(response.protocol))
         return response
 
-    def error(self, error: grpc.aio.AioRpcError) -> Exception:
-        """A failed call as one of our errors."""
-        return rpc.from_wire(error, f"The coordinator at {self.target}")
+    async def call(self, method: Any, request: Any, timeout_s: float = CALL_TIMEOUT_S) -> Any:
+        """What the coordinator answers once."""
+        with self.our_errors():
+            return await method(request, metadata=rpc.CALL_METADATA, timeout=timeout_s)
+
+    @contextmanager
+    def our_errors(self) -> Iterator[None]:
+        """A call that fails in the block fails with one of our errors."""
+        try:
+            yield
+        except grpc.aio.AioRpcError as error:
+            raise rpc.from_wire(error, f"The coordinator at {self.target}") from None
 
 
 class RelayMailbox:
@@ -87,10 +93,11 @@ class RelayMailbox:
 
     async def put(self, slot: Slot, payload: bytes) -> None:
         """Deliver until acknowledged."""
+        timeout_s = CALL_TIMEOUT_S + TRANSFER_S_PER_MIB * (len(payload) >> 20)
         backoff = Backoff()
         while True:
             try:
-                await self._deliver(slot, payload)
+                await self._link.call(self._link.relay.Deliver, _delivery(slot, payload), timeout_s)
                 return
             except TransientError:
                 await backoff.wait()
@@ -106,14 +113,6 @@ class RelayMailbox:
             except TransientError:
                 await backoff.wait()
 
-    async def _deliver(self, slot: Slot, payload: bytes) -> None:
-        timeout = CALL_TIMEOUT_S + TRANSFER_S_PER_MIB * (len(payload) >> 20)
-        requests = _delivery(slot, payload)
-        try:
-            await self._link.relay.Deliver(requests, metadata=rpc.CALL_METADATA, timeout=timeout)
-        except grpc.aio.AioRpcError as error:
-            raise self._link.error(error) from None
-
     async def _fetch(self, slot: Slot) -> bytes:
         request = relay_pb2.FetchRequest(slot=slot.to_wire(), wait_ms=int(FETCH_WAIT_S * 1000))
         payload = io.BytesIO()
@@ -121,22 +120,19 @@ class RelayMailbox:
         announced = b""
         size: int | None = None
         try:
-            call = self._link.relay.Fetch(request, metadata=rpc.CALL_METADATA)
-            responses = aiter(call)
-            while True:
-                # The wait for the first has its own limit at the server; after it, no single chunk may stall.
-                with anyio.fail_after(CALL_TIMEOUT_S + (FETCH_WAIT_S if size is None else 0)):
-                    response = await anext(responses, None)
-                if response is None:
-                    break
-                if response.HasField("header"):
-                    size = response.header.size_bytes
-                announced = response.sha256
-                chunk = response.chunk
-                digest.update(chunk)
-                payload.write(chunk)
-        except grpc.aio.AioRpcError as error:
-            raise self._link.error(error) from None
+            with self._link.our_errors():
+                responses = aiter(self._link.relay.Fetch(request, metadata=rpc.CALL_METADATA))
+                while True:
+                    # The wait for the first has its own limit at the server; after it, no single chunk may stall.
+                    with anyio.fail_after(CALL_TIMEOUT_S + (FETCH_WAIT_S if size is None else 0)):
+                        response = await anext(responses, None)
+                    if response is None:
+                        break
+                    if response.HasField("header"):
+                        size = response.header.size_bytes
+                    announced = response.sha256
+                    digest.update(response.chunk)
+                    payload.write(response.chunk)
         except TimeoutError:
             raise TransientError(f"The coordinator stalled while sending {slot}.") from None
         if size is None or size != payload.tell():

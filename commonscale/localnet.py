@@ -11,22 +11,23 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
-from cryptography.hazmat.primitives import serialization
-
+from commonscale import config
 from commonscale.config import AnalystConfig, Tls
 from commonscale.errors import CommonscaleError
 from commonscale.files import replace_file
 from commonscale.identity import Identity, Role
-from commonscale.pki import CertificateAuthority, create_request, load_request
+from commonscale.names import LEAF_DAYS
+from commonscale.pki import CertificateAuthority, create_request, load_request, pem
 
 START_TIMEOUT_S = 180.0
 STOP_TIMEOUT_S = 10.0
-
 # A policy for trying out computations under encryption, with the quick parameters too.
-ENCRYPTION: Mapping[str, Any] = {"sums": ["masks", "shares", "ckks"], "test_profile": True}
+ENCRYPTION: Mapping[str, Any] = {
+    "methods": ["masks", "shares", "ckks", "oprf", "apsi", "otmppsi", "ring"],
+    "test_profile": True,
+}
 
 
 class Process:
@@ -36,29 +37,17 @@ class Process:
         self.name = name
         self.directory = directory
         self.command = list(command)
+        self.log_path = directory / "log.jsonl"
+        # Where it says its ports.
+        self.ready_path = directory / "ready.json"
         self.process: subprocess.Popen[bytes] | None = None
-
-    @property
-    def log_path(self) -> Path:
-        """Where its log goes."""
-        return self.directory / "log.jsonl"
-
-    @property
-    def ready_path(self) -> Path:
-        """Where it says its ports."""
-        return self.directory / "ready.json"
 
     def start(self, environment: Mapping[str, str] | None = None) -> None:
         """Start it, without waiting."""
         self.ready_path.unlink(missing_ok=True)
         with self.log_path.open("ab") as log:
-            self.process = subprocess.Popen(
-                [*self.command, "--ready-file", str(self.ready_path)],
-                stdout=log,
-                stderr=log,
-                stdin=subprocess.DEVNULL,
-                env=environment,
-            )
+            command = [*self.command, "--ready-file", str(self.ready_path)]
+            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment)
 
     def wait_ready(self) -> dict[str, int]:
         """Its ports, once it serves."""
@@ -95,29 +84,29 @@ class Process:
 class LocalFederation:
     """A coordinator and participants in one directory; starts and stops them all."""
 
+    blob_store = "files"
+
     def __init__(
         self, directory: Path, data: Mapping[str, Path | Mapping[str, Path]], *,
         policies: Mapping[str, Mapping[str, Any]] | None = None, missing: Sequence[str] = (), database: str = "sqlite:///coordinator.db",
         entry: Mapping[str, Sequence[str]] | None = None, models: Mapping[str, Path] | None = None,
     ) -> None:  # fmt: skip
-        self.directory = directory
+        # Daemons read paths from where their configuration is.
+        self.directory = directory.absolute()
         self.sites = list(data)
-        self._entry = entry or {}
-        self.ca = CertificateAuthority.create(directory / "pki", "local")
-        self._policies = policies or {}
-        self.coordinator = self._coordinator(database)
-        self._data = data
-        self._missing = list(missing)
-        self._models = models or {}
+        self.port = 0
         self.participants: dict[str, Process] = {}
+        self._data, self._database, self._missing = data, database, list(missing)
+        self._policies, self._entry, self._models = policies or {}, entry or {}, models or {}
+        self.ca = CertificateAuthority.create(self.directory / "pki", "local")
+        self._coordinator_tls = self.enrol("coordinator", Role.COORDINATOR, self.directory / "coordinator")
+        self.coordinator = self.new_coordinator("coordinator")
 
     def __enter__(self) -> LocalFederation:
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.stop()
 
     def start(self) -> None:
@@ -135,9 +124,11 @@ class LocalFederation:
 
     def start_coordinator(self) -> None:
         """Bring up what sites and analysts dial: from now on under the same port, so that it is found again."""
-        self.coordinator.start()
-        self.port = self.coordinator.wait_ready()["port"]
-        self._write_coordinator_config()
+        for process in self.coordinators():
+            process.start()
+        for process in self.coordinators():
+            self.port = process.wait_ready()["port"]
+            self._configure(process, self.port)
 
     def stop(self) -> None:
         """End everything that was started."""
@@ -153,72 +144,62 @@ class LocalFederation:
 
     def analyst(self, name: str = "analyst") -> AnalystConfig:
         """Settings with which an analyst can submit."""
-        directory = self.directory / name
-        if not (directory / "analyst.toml").exists():
-            tls = self.enrol(name, Role.ANALYST, directory)
-            replace_file(
-                directory / "analyst.toml",
-                f'coordinator = "127.0.0.1:{self.port}"\n{_toml_tls(tls)}'.encode(),
-            )
-        return AnalystConfig(coordinator=f"127.0.0.1:{self.port}", tls=self._tls(name, directory))
+        path = self.directory / name / "analyst.toml"
+        if not path.exists():
+            tls = self.enrol(name, Role.ANALYST, path.parent)
+            _write(path, {"coordinator": f"127.0.0.1:{self.port}"}, tls=tls.model_dump(exclude_none=True))
+        return config.load(AnalystConfig, path)
 
-    def enrol(self, name: str, role: Role, directory: Path, days: float = 365) -> Tls:
+    def enrol(self, name: str, role: Role, directory: Path, days: float = LEAF_DAYS) -> Tls:
         """The whole enrolment of a member, in files."""
         hosts = ["localhost", "127.0.0.1"] if role is Role.COORDINATOR else []
-        csr = create_request(directory / "tls", Identity(role, name), hosts)
-        certificate = self.ca.approve(load_request(csr), days)
-        replace_file(directory / "tls" / f"{name}.crt", certificate.public_bytes(serialization.Encoding.PEM))
+        create_request(directory / "tls", Identity(role, name), hosts)
         replace_file(directory / "tls" / "ca.crt", (self.ca.directory / "ca.crt").read_bytes())
-        return self._tls(name, directory)
+        return self.renew(name, directory, days)
 
-    def renew(self, name: str, directory: Path) -> None:
+    def renew(self, name: str, directory: Path, days: float = LEAF_DAYS) -> Tls:
         """A new certificate for the same key, put in place under a running daemon."""
-        certificate = self.ca.approve(load_request(directory / "tls" / f"{name}.csr"))
-        replace_file(directory / "tls" / f"{name}.crt", certificate.public_bytes(serialization.Encoding.PEM))
-
-    def _tls(self, name: str, directory: Path) -> Tls:
         tls = directory / "tls"
+        replace_file(tls / f"{name}.crt", pem(self.ca.approve(load_request(tls / f"{name}.csr"), days)))
         return Tls(certificate=tls / f"{name}.crt", key=tls / f"{name}.key", ca=tls / "ca.crt")
 
-    def _coordinator(self, database: str) -> Process:
-        directory = self.directory / "coordinator"
-        self._coordinator_tls = self.enrol("coordinator", Role.COORDINATOR, directory)
-        self._database = database
-        self.port = 0
-        self._write_coordinator_config()
+    def new_coordinator(self, name: str) -> Process:
+        """One more coordinator with the same certificate and database, in a directory of its own; not started."""
+        directory = self.directory / name
         entry = self._entry.get("coordinator", [sys.executable, "-m", "commonscale", "coordinator"])
-        return Process("coordinator", directory, [*entry, "--config", str(directory / "coordinator.toml")])
+        process = Process(name, directory, [*entry, "--config", str(directory / "coordinator.toml")])
+        self._configure(process, 0)
+        return process
 
-    def _write_coordinator_config(self) -> None:
-        text = (
-            f'listen = "127.0.0.1:{self.port}"\nhttp_listen = "127.0.0.1:0"\n'
-            f'database = "{self._database}"\n'
-            f"{_toml_tls(self._coordinator_tls)}revocations = {json.dumps(str(self.ca.crl_path))}\n"
-            '[dashboard]\nlisten = "127.0.0.1:0"\ntls = false\n'
+    def _configure(self, coordinator: Process, port: int) -> None:
+        keys = {"listen": f"127.0.0.1:{port}", "http_listen": "127.0.0.1:0", "database": self._database}
+        _write(
+            coordinator.directory / "coordinator.toml",
+            keys | {"blob_store": self.blob_store},
+            tls={**self._coordinator_tls.model_dump(exclude_none=True), "revocations": self.ca.crl_path},
+            dashboard={"listen": "127.0.0.1:0", "tls": False},
         )
-        replace_file(self.directory / "coordinator" / "coordinator.toml", text.encode())
 
     def _participant(self, site: str, data: Path | Mapping[str, Path]) -> Process:
         """A site with one table, or several by name."""
         directory = self.directory / site
-        tls = self.enrol(site, Role.SITE, directory)
-        rules = {"approval": "automatic", **self._policies.get(site, {})}
-        policy = "".join(f"{key} = {json.dumps(value)}\n" for key, value in rules.items())
         tables = {"main": data} if isinstance(data, Path) else data
-        sources = "".join(
-            f"[data.{name}]\npath = {json.dumps(str(path))}\nmissing = {json.dumps(self._missing)}\n"
-            for name, path in tables.items()
+        _write(
+            directory / "participant.toml",
+            {"coordinator": f"127.0.0.1:{self.port}", "http_listen": "127.0.0.1:0"},
+            tls=self.enrol(site, Role.SITE, directory).model_dump(exclude_none=True),
+            policy={"approval": "automatic", **self._policies.get(site, {})},
+            page={"listen": "127.0.0.1:0"},
+            models={name: path.absolute() for name, path in self._models.items()},
+            **{f"data.{name}": {"path": path.absolute(), "missing": self._missing} for name, path in tables.items()},
         )
-        models = "".join(f"{name} = {json.dumps(str(path))}\n" for name, path in self._models.items())
-        text = (
-            f'coordinator = "127.0.0.1:{self.port}"\nhttp_listen = "127.0.0.1:0"\n'
-            f"{_toml_tls(tls)}{sources}[policy]\n{policy}[page]\nlisten = '127.0.0.1:0'\n[models]\n{models}"
-        )
-        replace_file(directory / "participant.toml", text.encode())
         entry = self._entry.get(site, [sys.executable, "-m", "commonscale", "participant"])
         return Process(site, directory, [*entry, "--config", str(directory / "participant.toml")])
 
 
-def _toml_tls(tls: Tls) -> str:
-    lines = (f"{key} = {json.dumps(str(getattr(tls, key)))}\n" for key in ("certificate", "key", "ca"))
-    return "[tls]\n" + "".join(lines)
+def _write(path: Path, keys: Mapping[str, Any], **tables: Mapping[str, Any]) -> None:
+    """A configuration file; what JSON writes of texts, numbers and lists is TOML too."""
+    lines = [f"{key} = {json.dumps(value)}" for key, value in keys.items()]
+    for name, table in tables.items():
+        lines += [f"[{name}]", *(f"{key} = {json.dumps(value, default=str)}" for key, value in table.items())]
+    replace_file(path, "\n".join([*lines, ""]).encode())

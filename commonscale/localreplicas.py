@@ -1,7 +1,5 @@
 """Two coordinators on one PostgreSQL, behind one address of this machine's loopback. For benchmarks and tests."""
 
-from __future__ import annotations
-
 import contextlib
 import socket
 import threading
@@ -60,15 +58,12 @@ def _pump(source: socket.socket, target: socket.socket) -> None:
 class ReplicatedFederation(LocalFederation):
     """A local federation with two coordinators that share nothing but their database."""
 
-    def __init__(self, directory: Path, data: Any, **options: Any) -> None:
-        self.balancer = Balancer()
-        super().__init__(directory, data, **options)
-        self.other = self._replica("other")
+    blob_store = "database"
 
-    def _replica(self, name: str) -> Process:
-        directory = self.directory / name
-        directory.mkdir()
-        return Process(name, directory, [*self.coordinator.command[:-1], str(directory / "coordinator.toml")])
+    def __init__(self, directory: Path, data: Any, **options: Any) -> None:
+        super().__init__(directory, data, **options)
+        self.balancer = Balancer()
+        self.other = self.new_coordinator("other")
 
     def coordinators(self) -> Sequence[Process]:
         """Both replicas."""
@@ -76,27 +71,9 @@ class ReplicatedFederation(LocalFederation):
 
     def start_coordinator(self) -> None:
         """Both at once, on an empty database; then each stays on its port."""
-        self._write(self.other, 0)
-        for process in self.coordinators():
-            process.start()
-        for process in self.coordinators():
-            port = process.wait_ready()["port"]
-            self.balancer.backends.append(port)
-            self._write(process, port)
+        super().start_coordinator()
+        self.balancer.backends = [process.wait_ready()["port"] for process in self.coordinators()]
         self.port = self.balancer.port
-
-    def _write_coordinator_config(self) -> None:
-        self._write(Process("coordinator", self.directory / "coordinator", []), 0)
-
-    def _write(self, process: Process, port: int) -> None:
-        tls = self._coordinator_tls
-        text = (
-            f'listen = "127.0.0.1:{port}"\nhttp_listen = "127.0.0.1:0"\ndatabase = "{self._database}"\n'
-            'blob_store = "database"\n'
-            f'[tls]\ncertificate = "{tls.certificate}"\nkey = "{tls.key}"\nca = "{tls.ca}"\n'
-            f'revocations = "{self.ca.crl_path}"\n[dashboard]\nlisten = "127.0.0.1:0"\ntls = false\n'
-        )
-        (process.directory / "coordinator.toml").write_text(text)
 
     def stop(self) -> None:
         """End everything that was started."""
@@ -107,6 +84,8 @@ class ReplicatedFederation(LocalFederation):
         """The replica that drives a job, and the one that does not."""
         for process, other in ((self.coordinator, self.other), (self.other, self.coordinator)):
             lines = process.log_path.read_text().splitlines()
-            if any(f'"{job_id}"' in line and '"job submitted"' in line for line in lines):
+            # A look at the open jobs may come between the job's row and the word that it was submitted.
+            begun = (line for line in lines if '"job submitted"' in line or '"job taken over"' in line)
+            if any(f'"{job_id}"' in line for line in begun):
                 return process, other
         raise AssertionError(f"nobody drives {job_id}")

@@ -1,7 +1,5 @@
 """Prometheus metrics. Labels come from closed sets: never a data value, never a column's name."""
 
-from __future__ import annotations
-
 import contextlib
 import re
 import time
@@ -9,8 +7,8 @@ from collections.abc import Iterator
 
 from prometheus_client import Counter, Gauge, Histogram
 
-from commonscale.channel import Event
-from commonscale.slot import Slot
+from commonscale.channel.channel import Event, Observer
+from commonscale.channel.slot import Slot
 from commonscale.version import PROTOCOL_VERSION, __version__
 
 BUILD = Gauge("commonscale_build", "The release that runs; always 1.", ["version", "protocol"])
@@ -37,7 +35,7 @@ DISK_FREE = Gauge("commonscale_disk_free_bytes", "Room on the fullest disk that 
 CERTIFICATE_EXPIRY = Gauge("commonscale_certificate_expiry_timestamp_seconds", "When our certificate ends.")
 
 
-class RoundMetrics:
+class RoundMetrics(Observer):
     """A channel observer that counts."""
 
     def event(self, event: Event, slot: Slot, size_bytes: int) -> None:

@@ -7,51 +7,35 @@ deadline_s = 600
 [[steps]]
 transform = "zscore"
 columns = ["age", "blood_pressure"]
+
+A later step works on what earlier steps made of its columns.
 """
 
 from __future__ import annotations
 
-import math
+import functools
+import json
+import operator
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 from google.protobuf.message import DecodeError
 from pydantic import Field, field_validator, model_validator
 
 from commonscale.config import Name, Section, read_toml, validate
-from commonscale.encodingspec import (
-    BytesNormStep,
-    FastTextStep,
-    IdentifierStep,
-    ModNormStep,
-    OneHotStep,
-    OrdinalStep,
-    RollingHashStep,
-    TargetStep,
-)
 from commonscale.errors import BadMessage, ConfigError
 from commonscale.protocols.admission import MIN_SITES
-from commonscale.stepspec import (
-    SLOTS,
-    ExtremesStep,
-    MaxAbsStep,
-    MinMaxStep,
-    QuantilesStep,
-    RobustStep,
-    Step,
-    YeoJohnsonStep,
-    ZScoreStep,
-)
+from commonscale.results import canonical_json
+from commonscale.transforms import TRANSFORMS, Transform
 from commonscale.v1 import jobs_pb2
+from commonscale.version import __version__
 
-NumericStep = ZScoreStep | MinMaxStep | MaxAbsStep | RobustStep | QuantilesStep | YeoJohnsonStep
-EncodingStep = OneHotStep | OrdinalStep | TargetStep | BytesNormStep | ModNormStep | FastTextStep | RollingHashStep
-AnyStep = Annotated[NumericStep | EncodingStep, Field(discriminator="transform")]
-STEPS: tuple[type[Step], ...] = (*get_args(NumericStep), *get_args(EncodingStep))
+if TYPE_CHECKING:
+    AnyStep = Transform
+else:
+    AnyStep = Annotated[functools.reduce(operator.or_, TRANSFORMS.values()), Field(discriminator="transform")]
 
 MAX_SITES = 1000
-# Sites that over-threshold intersection tries together.
-MAX_COMBINATIONS = 1_000_000
 MAX_SPEC_BYTES = 1 << 20
 
 
@@ -86,17 +70,26 @@ class Pipeline(Section):
         return sites
 
     @model_validator(mode="after")
-    def _sites_fit(self) -> Pipeline:
+    def _steps_fit(self) -> Pipeline:
         for step in self.steps:
-            if isinstance(step, ExtremesStep) and step.variant == "all-pairs":
-                pairs, slots = len(self.sites) * (len(self.sites) - 1), SLOTS[step.ckks.profile]
-                if slots // pairs < 2:
-                    raise ValueError(f"all-pairs has no room for {len(self.sites)} sites: use tree or search")
-            if isinstance(step, IdentifierStep) and step.threshold > len(self.sites):
-                raise ValueError(f"a threshold of {step.threshold} is more than {len(self.sites)} sites can hold")
-            if isinstance(step, IdentifierStep) and math.comb(len(self.sites), step.threshold) > MAX_COMBINATIONS:
-                raise ValueError(f"there are too many ways to choose {step.threshold} of {len(self.sites)} sites")
+            step.check_sites(len(self.sites))
+        _check_chain(self.steps)
         return self
+
+    def source_columns(self) -> tuple[list[str], list[str], list[str]]:
+        """The columns that a site's table must have: as numbers, as texts, and which numbers may lack no value."""
+        numeric: dict[str, None] = {}
+        texts: dict[str, None] = {}
+        complete: dict[str, None] = {}
+        made: set[str] = set()
+        for step in self.steps:
+            numeric |= dict.fromkeys(column for column in step.numeric_columns if column not in made)
+            if not step.takes_missing:
+                # What is missing in the table is missing after every step on numbers; identifiers lack none.
+                complete |= dict.fromkeys(column for column in step.numeric_columns if column in numeric)
+            texts |= dict.fromkeys(column for column in step.text_columns if column not in made)
+            made |= set(step.columns) if step.produces else set()
+        return list(numeric), list(texts), list(complete)
 
     @classmethod
     def from_toml(cls, path: Path) -> Pipeline:
@@ -105,13 +98,8 @@ class Pipeline(Section):
 
     def to_bytes(self) -> bytes:
         """The spec's bytes, which sites hash and accept."""
-        spec = jobs_pb2.JobSpec(
-            name=self.name,
-            dataset=self.dataset,
-            sites=self.sites,
-            deadline_s=self.deadline_s,
-            steps=[step.to_wire() for step in self.steps],
-        )
+        steps = [_to_wire(step) for step in self.steps]
+        spec = jobs_pb2.JobSpec(**self.model_dump(exclude={"steps"}), steps=steps, release=__version__)
         return spec.SerializeToString(deterministic=True)
 
     @classmethod
@@ -128,22 +116,86 @@ class Pipeline(Section):
     @classmethod
     def from_wire(cls, spec: jobs_pb2.JobSpec) -> Pipeline:
         """The same from a parsed message."""
-        content = {
-            "name": spec.name,
-            "dataset": spec.dataset,
-            "sites": list(spec.sites),
-            "deadline_s": spec.deadline_s,
-            "steps": [_step(step) for step in spec.steps],
-        }
+        steps = [_from_wire(number, step, spec.release) for number, step in enumerate(spec.steps)]
+        content = {name: getattr(spec, name) for name in ("name", "dataset", "deadline_s")}
+        content |= {"sites": list(spec.sites), "steps": steps}
         try:
             return validate(cls, content, source="The job", base=Path())
         except ConfigError as error:
-            raise BadMessage(str(error)) from None
+            if spec.release in ("", __version__):
+                raise BadMessage(str(error)) from None
+            raise BadMessage(
+                f"{error} Release {spec.release[:40]} submitted the job; release {__version__} runs here.",
+                "Upgrade this daemon.",
+            ) from None
 
 
-def _step(step: jobs_pb2.Step) -> dict[str, Any]:
-    field = step.WhichOneof("transform")
-    kind = next((kind for kind in STEPS if kind.wire_field() == field), None)
+def _to_wire(step: Transform) -> jobs_pb2.Step:
+    options = step.model_dump(mode="json", exclude={"transform"})
+    return jobs_pb2.Step(transform=step.transform, options=canonical_json(options))
+
+
+def _from_wire(number: int, step: jobs_pb2.Step, release: str) -> dict[str, Any]:
+    kind = TRANSFORMS.get(step.transform)
     if kind is None:
-        raise BadMessage("The job asks for a transform that this release does not know.", "Upgrade this daemon.")
-    return kind.content(step)
+        raise _unknown(number, step.transform, "it", release)
+    try:
+        options = json.loads(step.options, parse_constant=_no_number)
+    except (ValueError, RecursionError):
+        raise BadMessage(f"The options of step {number} ({step.transform}) are no JSON.") from None
+    if not isinstance(options, dict) or "transform" in options:
+        raise BadMessage(f"The options of step {number} ({step.transform}) are no table of options.")
+    for option in options:
+        if option not in kind.model_fields:
+            raise _unknown(number, step.transform, f"its option {option[:100]!r}", release)
+    return {**options, "transform": step.transform}
+
+
+def _no_number(text: str) -> NoReturn:
+    raise ValueError(text)
+
+
+def _unknown(number: int, transform: str, what: str, release: str) -> BadMessage:
+    known_by = f"Release {release[:40]}, which submitted the job, does" if release else "Another release may"
+    return BadMessage(
+        f"Step {number} asks for transform {transform[:100]!r}, and release {__version__}, which runs here, does not "
+        f"know {what}. {known_by}.",
+        "Upgrade this daemon.",
+    )
+
+
+def _check_chain(steps: list[Transform]) -> None:
+    """Raise where a step cannot work on what earlier ones left of its columns, or two give one column in conflict."""
+    # The last step that changed each column.
+    changed: dict[str, int] = {}
+    for number, step in enumerate(steps):
+        for column in dict.fromkeys([*step.columns, *step.numeric_columns]):
+            if column in changed:
+                before = changed[column]
+                by = f"step {before} ({steps[before].transform})"
+                if why_not := _conflict(step, column, steps[before], by):
+                    raise ValueError(f"step {number} ({step.transform}) {why_not}")
+        if not step.produces:
+            continue
+        outputs = step.outputs() or []
+        for output in outputs:
+            if output not in step.columns and output in changed:
+                raise ValueError(
+                    f"steps {changed[output]} and {number} would both make a column {output!r}: leave one of them out"
+                )
+        changed |= dict.fromkeys([*step.columns, *outputs], number)
+
+
+def _conflict(step: Transform, column: str, earlier: Transform, by: str) -> str:
+    """Why a step cannot work on what an earlier one left of a column; "" where it can."""
+    name = repr(column)
+    if column not in (earlier.outputs() or []):
+        return f"names column {name}, in whose place {by} has put columns of its own: name it before, or leave it out"
+    if earlier.for_sites_alone:
+        return f"would open numbers of column {name}, which {by} makes from sums that only the sites see: leave it out"
+    if getattr(step, "extends", ""):
+        return f"extends an earlier job with column {name}, which {by} changes: leave one of them out"
+    if column in step.text_columns and earlier.continuous:
+        made = "has made numbers on a scale"
+        return f"would compare column {name} as text, of which {by} {made}: put it before that step"
+    return ""

@@ -14,12 +14,12 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from commonscale.errors import ConfigError, NotAllowed
-from commonscale.files import replace_file, write_private
+from commonscale.files import read_file, replace_file, write_private
 from commonscale.identity import Identity, Role, fingerprint, load_certificate
+from commonscale.names import LEAF_DAYS
 from crypto import signing
 
 CA_DAYS = 3650
-LEAF_DAYS = 365
 CRL_DAYS = 365
 # Clocks of several hospitals differ; a fresh certificate must be valid at all of them.
 BACKDATE = dt.timedelta(minutes=10)
@@ -30,7 +30,8 @@ def _pem_key(key: signing.SigningKey, passphrase: bytes | None = None) -> bytes:
     return key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, protection)
 
 
-def _pem(certificate: x509.Certificate) -> bytes:
+def pem(certificate: x509.Certificate) -> bytes:
+    """As it is kept and sent."""
     return certificate.public_bytes(serialization.Encoding.PEM)
 
 
@@ -52,10 +53,13 @@ def request(identity: Identity, hosts: list[str], key: signing.SigningKey) -> x5
     )
 
 
-def create_request(directory: Path, identity: Identity, hosts: list[str]) -> Path:
-    """Make a key here, where it stays, and a request to send to the operator."""
-    key = signing.generate()
-    write_private(directory / f"{identity.name}.key", _pem_key(key))
+def create_request(
+    directory: Path, identity: Identity, hosts: list[str], key: signing.SigningKey | None = None
+) -> Path:
+    """A request to send to the operator, for this key or one that is made here, where it stays."""
+    if key is None:
+        key = signing.generate()
+        write_private(directory / f"{identity.name}.key", _pem_key(key))
     path = directory / f"{identity.name}.csr"
     replace_file(path, request(identity, hosts, key).public_bytes(serialization.Encoding.PEM))
     return path
@@ -64,9 +68,7 @@ def create_request(directory: Path, identity: Identity, hosts: list[str]) -> Pat
 def load_request(path: Path) -> x509.CertificateSigningRequest:
     """A request whose signature holds."""
     try:
-        csr = x509.load_pem_x509_csr(path.read_bytes())
-    except OSError as error:
-        raise ConfigError(f"Cannot read the request {path}: {error.strerror}.") from None
+        csr = x509.load_pem_x509_csr(read_file(path, "the request "))
     except ValueError:
         raise ConfigError(f"{path} holds no certificate signing request.") from None
     if not csr.is_signature_valid or not isinstance(csr.public_key(), ec.EllipticCurvePublicKey):
@@ -106,7 +108,7 @@ class CertificateAuthority:
             .sign(key, SHA256())
         )
         write_private(directory / "ca.key", _pem_key(key, passphrase))
-        replace_file(directory / "ca.crt", _pem(certificate))
+        replace_file(directory / "ca.crt", pem(certificate))
         authority = cls(directory, certificate, key)
         authority._publish_revocations([], number=1)
         return authority
@@ -152,7 +154,8 @@ class CertificateAuthority:
             .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(self.key.public_key()), critical=False)
             .sign(self.key, SHA256())
         )
-        replace_file(self._issued_path(identity, certificate), _pem(certificate))
+        file = f"{identity.role.value}-{identity.name}-{certificate.serial_number:x}.crt"
+        replace_file(self.directory / "issued" / file, pem(certificate))
         return certificate
 
     def issued(self) -> list[x509.Certificate]:
@@ -176,9 +179,6 @@ class CertificateAuthority:
         """The revocation list to hand to the coordinator."""
         return self.directory / "revoked.crl"
 
-    def _issued_path(self, identity: Identity, certificate: x509.Certificate) -> Path:
-        return self.directory / "issued" / f"{identity.role.value}-{identity.name}-{certificate.serial_number:x}.crt"
-
     def _publish_revocations(self, serials: list[int], number: int) -> None:
         now = dt.datetime.now(dt.timezone.utc)
         builder = (
@@ -196,7 +196,7 @@ class CertificateAuthority:
 
 
 def install(directory: Path, certificate_path: Path, ca_path: Path, pinned_fingerprint: str) -> Identity:
-    """Put an approved certificate beside its key, if the CA is the one that was told out of band."""
+    """Put an approved certificate beside its key, if the CA is the one whose fingerprint came out of band."""
     ca, certificate = load_certificate(ca_path), load_certificate(certificate_path)
     if fingerprint(ca) != pinned_fingerprint.strip().lower():
         raise NotAllowed(
@@ -208,6 +208,6 @@ def install(directory: Path, certificate_path: Path, ca_path: Path, pinned_finge
     except Exception:  # noqa: BLE001 - whatever the library objects to, the certificate is not this CA's
         raise NotAllowed(f"{certificate_path} was not signed by the CA in {ca_path}.") from None
     identity = Identity.of(certificate)
-    replace_file(directory / f"{identity.name}.crt", _pem(certificate))
-    replace_file(directory / "ca.crt", _pem(ca))
+    replace_file(directory / f"{identity.name}.crt", pem(certificate))
+    replace_file(directory / "ca.crt", pem(ca))
     return identity

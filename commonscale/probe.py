@@ -3,8 +3,6 @@
 `python -m commonscale.probe` is what images and units run; `commonscale probe` is the same for people.
 """
 
-from __future__ import annotations
-
 import argparse
 import http.client
 import json
@@ -46,15 +44,18 @@ def address(path: Path) -> tuple[str, int]:
 
 
 def faults(path: Path, *, live: bool = False) -> list[str]:
-    """What the daemon says is wrong with it; none means well. NoAnswer if it says nothing."""
-    host, port = address(path)
+    """What the daemon says is wrong with it, or why it cannot be asked; none means well."""
+    try:
+        host, port = address(path)
+    except NoAnswer as error:
+        return [str(error)]
     connection = http.client.HTTPConnection(host, port, timeout=TIMEOUT_S)
     try:
         connection.request("GET", "/livez" if live else "/healthz")
         response = connection.getresponse()
         body = response.read()
     except (OSError, http.client.HTTPException) as error:
-        raise NoAnswer(f"Nothing answers on {host}:{port}: {error}.") from None
+        return [f"Nothing answers on {host}:{port}: {error}."]
     finally:
         connection.close()
     if response.status == 200:
@@ -73,10 +74,7 @@ def main() -> int:
     parser.add_argument("--config", "-c", type=Path, default=default, required=default is None)
     parser.add_argument("--live", action="store_true", help="ask only whether the process answers")
     options = parser.parse_args()
-    try:
-        found = faults(Path(options.config), live=options.live)
-    except NoAnswer as error:
-        found = [str(error)]
+    found = faults(options.config, live=options.live)
     sys.stdout.write("".join(f"{fault}\n" for fault in found))
     return 1 if found else 0
 

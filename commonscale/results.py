@@ -1,6 +1,4 @@
-"""What a job ends with, in a form that every party writes alike."""
-
-from __future__ import annotations
+"""What a job ends with, in a form that every role writes alike."""
 
 import json
 from typing import Any

@@ -1,22 +1,24 @@
 """gRPC between daemons: TLS 1.3 both ways, typed errors both ways, versions on every call."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import wraps
-from typing import Any, NoReturn
+from typing import Any, TypeAlias
 
-import grpc
 import structlog
 from cryptography import x509
 
 from commonscale import errors
 from commonscale.config import Tls
+from commonscale.files import read_file
+from commonscale.grpc_loading import grpc
 from commonscale.identity import Authority, Identity, Role
 from commonscale.version import PROTOCOL_VERSION, __version__
 
 log = structlog.get_logger()
+
+ServerContext: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
 CHUNK_BYTES = 1 << 20
 ERROR_KEY = "commonscale-error"
@@ -45,37 +47,29 @@ _CLIENT_OPTIONS = (
     ("grpc.max_reconnect_backoff_ms", 1_000),
 )
 
-# One row per error class that can cross the wire; a test compares it with the class tree.
+# Every error class that can cross the wire, by its status; a test compares it with the class tree.
+_STATUS = grpc.StatusCode
 WIRE_STATUS: dict[type[errors.CommonscaleError], grpc.StatusCode] = {
-    errors.SlotEmpty: grpc.StatusCode.DEADLINE_EXCEEDED,
-    errors.Unreachable: grpc.StatusCode.UNAVAILABLE,
-    errors.StoreUnavailable: grpc.StatusCode.UNAVAILABLE,
-    errors.Equivocation: grpc.StatusCode.ABORTED,
-    errors.Disagreement: grpc.StatusCode.ABORTED,
-    errors.BadMessage: grpc.StatusCode.INVALID_ARGUMENT,
-    errors.PayloadTooLarge: grpc.StatusCode.RESOURCE_EXHAUSTED,
-    errors.RunOver: grpc.StatusCode.FAILED_PRECONDITION,
-    errors.UnknownJob: grpc.StatusCode.NOT_FOUND,
-    errors.NotAllowed: grpc.StatusCode.PERMISSION_DENIED,
-    errors.IncompatiblePeer: grpc.StatusCode.FAILED_PRECONDITION,
-    errors.TooFewSites: grpc.StatusCode.FAILED_PRECONDITION,
-    errors.DeadlineMissed: grpc.StatusCode.FAILED_PRECONDITION,
-    errors.SiteFailed: grpc.StatusCode.FAILED_PRECONDITION,
-    errors.StateLost: grpc.StatusCode.DATA_LOSS,
-    errors.Overflow: grpc.StatusCode.OUT_OF_RANGE,
-    errors.SiteLost: grpc.StatusCode.FAILED_PRECONDITION,
-    errors.JobFailed: grpc.StatusCode.FAILED_PRECONDITION,
-    errors.Refused: grpc.StatusCode.PERMISSION_DENIED,
-    errors.ConfigError: grpc.StatusCode.INVALID_ARGUMENT,
-    errors.MissingColumn: grpc.StatusCode.FAILED_PRECONDITION,
-    errors.WrongType: grpc.StatusCode.FAILED_PRECONDITION,
-    errors.InfiniteValues: grpc.StatusCode.FAILED_PRECONDITION,
-    errors.OutOfRange: grpc.StatusCode.FAILED_PRECONDITION,
-    errors.TooManyCategories: grpc.StatusCode.FAILED_PRECONDITION,
-    errors.UnknownCategory: grpc.StatusCode.FAILED_PRECONDITION,
-    errors.UnreadableData: grpc.StatusCode.FAILED_PRECONDITION,
-    errors.DataChanged: grpc.StatusCode.FAILED_PRECONDITION,
-}
+    kind: status
+    for status, kinds in {
+        _STATUS.DEADLINE_EXCEEDED: (errors.SlotEmpty,),
+        _STATUS.UNAVAILABLE: (errors.Unreachable, errors.StoreUnavailable),
+        _STATUS.ABORTED: (errors.Equivocation, errors.Disagreement),
+        _STATUS.INVALID_ARGUMENT: (errors.BadMessage, errors.ConfigError),
+        _STATUS.RESOURCE_EXHAUSTED: (errors.PayloadTooLarge,),
+        _STATUS.NOT_FOUND: (errors.UnknownJob,),
+        _STATUS.PERMISSION_DENIED: (errors.NotAllowed, errors.Refused),
+        _STATUS.DATA_LOSS: (errors.StateLost,),
+        _STATUS.OUT_OF_RANGE: (errors.Overflow,),
+        _STATUS.FAILED_PRECONDITION: (
+            errors.RunOver, errors.IncompatiblePeer, errors.TooFewSites, errors.DeadlineMissed, errors.SiteFailed,
+            errors.SiteLost, errors.Unplanned, errors.JobFailed, errors.GrpcLoadedBefore, errors.MissingColumn,
+            errors.WrongType, errors.InfiniteValues, errors.OutOfRange, errors.TooManyCategories,
+            errors.UnknownCategory, errors.UnreadableData, errors.DataChanged,
+        ),
+    }.items()
+    for kind in kinds
+}  # fmt: skip
 _BY_NAME = {kind.__name__: kind for kind in WIRE_STATUS}
 
 
@@ -83,30 +77,28 @@ def server_credentials(tls: Tls) -> grpc.ServerCredentials:
     """Read the files again at every handshake, so that a renewed certificate needs no restart."""
 
     def current() -> grpc.ServerCertificateConfiguration:
-        pair = (tls.key.read_bytes(), tls.certificate.read_bytes())
-        return grpc.ssl_server_certificate_configuration([pair], tls.ca.read_bytes())
+        ca, key, certificate = _read(tls)
+        return grpc.ssl_server_certificate_configuration([(key, certificate)], ca)
 
     def refreshed() -> grpc.ServerCertificateConfiguration:
         try:
             return current()
-        except OSError:
+        except errors.ConfigError:
             log.warning("certificate files cannot be read; the ones in use stay", certificate=str(tls.certificate))
             return first
 
-    try:
-        first = current()
-    except OSError as error:
-        raise errors.ConfigError(f"Cannot read {error.filename}: {error.strerror}.") from None
+    first = current()
     return grpc.dynamic_ssl_server_credentials(first, refreshed, require_client_authentication=True)
 
 
 def connect(target: str, tls: Tls) -> grpc.aio.Channel:
     """A channel to the coordinator with this holder's certificate."""
-    try:
-        files = [path.read_bytes() for path in (tls.ca, tls.key, tls.certificate)]
-    except OSError as error:
-        raise errors.ConfigError(f"Cannot read {error.filename}: {error.strerror}.") from None
-    return grpc.aio.secure_channel(target, grpc.ssl_channel_credentials(*files), options=_CLIENT_OPTIONS)
+    return grpc.aio.secure_channel(target, grpc.ssl_channel_credentials(*_read(tls)), options=_CLIENT_OPTIONS)
+
+
+def _read(tls: Tls) -> tuple[bytes, bytes, bytes]:
+    """The CA, our key and our certificate."""
+    return read_file(tls.ca), read_file(tls.key), read_file(tls.certificate)
 
 
 def new_server() -> grpc.aio.Server:
@@ -140,7 +132,7 @@ class Gate:
         self.note = note
         self._known: dict[bytes, tuple[x509.Certificate, Identity]] = {}
 
-    def admit(self, context: grpc.aio.ServicerContext[Any, Any], roles: Sequence[Role]) -> Caller:
+    def admit(self, context: ServerContext, roles: Sequence[Role]) -> Caller:
         """The caller, or NotAllowed / IncompatiblePeer."""
         auth = context.auth_context()
         pem = next(iter(auth.get("x509_pem_cert", [])), b"")
@@ -161,7 +153,7 @@ class Gate:
         check_protocol(str(identity), version, metadata.get(PROTOCOL_KEY, "none"))
         return Caller(identity, certificate, version)
 
-    def who(self, context: grpc.aio.ServicerContext[Any, Any]) -> str:
+    def who(self, context: ServerContext) -> str:
         """Whom to name where a call is refused: what the certificate says, whether it counts or not."""
         pem = next(iter(context.auth_context().get("x509_pem_cert", [])), b"")
         try:
@@ -180,17 +172,26 @@ def check_protocol(peer: str, version: str, protocol: str) -> None:
         )
 
 
-async def abort(context: grpc.aio.ServicerContext[Any, Any], error: errors.CommonscaleError) -> NoReturn:
-    """End a call with a typed error."""
-    status = WIRE_STATUS.get(type(error), grpc.StatusCode.FAILED_PRECONDITION)
-    await context.abort(status, str(error), trailing_metadata=((ERROR_KEY, type(error).__name__),))
-    raise AssertionError("abort returned")
-
-
 class GatedService:
     """A service whose methods are behind a Gate."""
 
     gate: Gate
+
+    @asynccontextmanager
+    async def admitting(self, method: str, context: ServerContext, roles: Sequence[Role]) -> AsyncIterator[Caller]:
+        """Let the caller in; an error in the block ends the call with a typed one, or one without inner detail."""
+        try:
+            yield self.gate.admit(context, roles)
+        except errors.CommonscaleError as error:
+            if not isinstance(error, errors.TransientError):
+                self.gate.note(self.gate.who(context), error)
+                kind = type(error).__name__
+                log.warning("call refused", method=method, peer=context.peer(), error=kind, why=str(error))
+            status = WIRE_STATUS.get(type(error), grpc.StatusCode.FAILED_PRECONDITION)
+            await context.abort(status, str(error), trailing_metadata=((ERROR_KEY, type(error).__name__),))
+        except Exception:
+            log.exception("call failed", method=method, peer=context.peer())
+            await context.abort(grpc.StatusCode.INTERNAL, "The daemon failed on this call; its log says more.")
 
 
 def unary(*roles: Role) -> Callable[[Callable[..., Awaitable[Any]]], Callable[..., Awaitable[Any]]]:
@@ -198,55 +199,28 @@ def unary(*roles: Role) -> Callable[[Callable[..., Awaitable[Any]]], Callable[..
 
     def decorate(method: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
         @wraps(method)
-        async def handler(self: GatedService, request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
-            try:
-                return await method(self, request, self.gate.admit(context, roles))
-            except errors.CommonscaleError as error:
-                await _refuse(self.gate, method.__name__, context, error)
-            except Exception:  # noqa: BLE001 - a daemon's top: the peer gets no inner detail
-                await _crash(method.__name__, context)
+        async def handler(self: GatedService, request: Any, context: ServerContext) -> Any:
+            async with self.admitting(method.__name__, context, roles) as caller:
+                return await method(self, request, caller)
 
         return handler
 
     return decorate
 
 
-def streaming(
-    *roles: Role,
-) -> Callable[[Callable[..., AsyncIterator[Any]]], Callable[..., AsyncIterator[Any]]]:
+def streaming(*roles: Role) -> Callable[[Callable[..., AsyncIterator[Any]]], Callable[..., AsyncIterator[Any]]]:
     """For a method that answers with a stream: it gets (request, caller) and may raise our errors."""
 
     def decorate(method: Callable[..., AsyncIterator[Any]]) -> Callable[..., AsyncIterator[Any]]:
         @wraps(method)
-        async def handler(
-            self: GatedService, request: Any, context: grpc.aio.ServicerContext[Any, Any]
-        ) -> AsyncIterator[Any]:
-            try:
-                async for response in method(self, request, self.gate.admit(context, roles)):
+        async def handler(self: GatedService, request: Any, context: ServerContext) -> AsyncIterator[Any]:
+            async with self.admitting(method.__name__, context, roles) as caller:
+                async for response in method(self, request, caller):
                     yield response
-            except errors.CommonscaleError as error:
-                await _refuse(self.gate, method.__name__, context, error)
-            except Exception:  # noqa: BLE001 - a daemon's top: the peer gets no inner detail
-                await _crash(method.__name__, context)
 
         return handler
 
     return decorate
-
-
-async def _refuse(
-    gate: Gate, method: str, context: grpc.aio.ServicerContext[Any, Any], error: errors.CommonscaleError
-) -> NoReturn:
-    if not isinstance(error, errors.TransientError):
-        gate.note(gate.who(context), error)
-        log.warning("call refused", method=method, peer=context.peer(), error=type(error).__name__, why=str(error))
-    await abort(context, error)
-
-
-async def _crash(method: str, context: grpc.aio.ServicerContext[Any, Any]) -> NoReturn:
-    log.exception("call failed", method=method, peer=context.peer())
-    await context.abort(grpc.StatusCode.INTERNAL, "The daemon failed on this call; its log says more.")
-    raise AssertionError("abort returned")
 
 
 def from_wire(error: grpc.aio.AioRpcError, peer: str) -> errors.CommonscaleError:

@@ -5,57 +5,21 @@ Everything here blocks; callers use threads.
 
 from __future__ import annotations
 
-import contextlib
-import os
 import secrets
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Protocol
 
 import sqlalchemy as sa
 
-from commonscale.database import Database
-from commonscale.errors import StoreUnavailable
-from coordinator.blobfile import CachedFile, DirectFile
+from commonscale.database import Database, now_ms
+from coordinator.blobfile import FileWriter, disk_errors
 
 # An upload that never ended may be removed after this long; a younger one may be another replica's, under way.
 ORPHAN_AGE_S = 3600
 PIECE_BYTES = 1 << 20
 
 _PIECES = sa.table("payload_pieces", *map(sa.column, ("blob", "number", "stored_at_ms", "content")))
-
-
-class Writer(Protocol):
-    """A new payload, written once from beginning to end."""
-
-    def write(self, chunk: bytes) -> None:
-        """Take the next piece."""
-
-    def sync(self) -> None:
-        """Everything is durable when this returns."""
-
-    def close(self) -> None:
-        """Give back what writing needed."""
-
-
-class Blobs(Protocol):
-    """Payloads by name."""
-
-    def create(self, name: str, *, read_soon: bool) -> Writer:
-        """Begin a payload."""
-
-    def chunks(self, name: str, chunk_bytes: int) -> Iterator[bytes]:
-        """A payload in pieces."""
-
-    def exists(self, name: str) -> bool:
-        """Whether it is there."""
-
-    def remove(self, names: Iterable[str]) -> None:
-        """Forget payloads; those that are not there do not matter."""
-
-    def old(self) -> set[str]:
-        """The names of those that no upload can be writing any more."""
 
 
 def new_name() -> str:
@@ -70,11 +34,9 @@ class FileBlobs:
         self._directory = directory
         directory.mkdir(parents=True, exist_ok=True)
 
-    def create(self, name: str, *, read_soon: bool) -> Writer:
+    def create(self, name: str, *, read_soon: bool) -> FileWriter:
         """Begin a payload; one that nobody reads soon is not worth a place in the system's cache."""
-        path = self._directory / name
-        with disk_errors():
-            return _FileWriter(path, CachedFile(path) if read_soon else DirectFile(path))
+        return FileWriter(self._directory / name, cached=read_soon)
 
     def chunks(self, name: str, chunk_bytes: int) -> Iterator[bytes]:
         """A payload in pieces."""
@@ -88,12 +50,12 @@ class FileBlobs:
         return (self._directory / name).exists()
 
     def remove(self, names: Iterable[str]) -> None:
-        """Forget payloads."""
+        """Forget payloads; those that are not there do not matter."""
         for name in names:
             (self._directory / name).unlink(missing_ok=True)
 
     def old(self) -> set[str]:
-        """Files that were not touched lately."""
+        """Files that were not touched lately: no upload can be writing them any more."""
         recent = time.time() - ORPHAN_AGE_S
         return {path.name for path in self._directory.iterdir() if path.stat().st_mtime < recent}
 
@@ -104,9 +66,9 @@ class DatabaseBlobs:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def create(self, name: str, *, read_soon: bool) -> Writer:
+    def create(self, name: str, *, read_soon: bool) -> PieceWriter:
         """Begin a payload."""
-        return _PieceWriter(self._database, name)
+        return PieceWriter(self._database, name)
 
     def chunks(self, name: str, chunk_bytes: int) -> Iterator[bytes]:
         """A payload in pieces, each read when it is asked for: no transaction waits for a slow reader."""
@@ -118,8 +80,7 @@ class DatabaseBlobs:
 
     def _piece(self, name: str, number: int) -> bytes | None:
         query = sa.select(_PIECES.c.content).where(_PIECES.c.blob == name, _PIECES.c.number == number)
-        with self._database.reading() as connection:
-            return connection.scalar(query)
+        return self._database.scalar(query)
 
     def exists(self, name: str) -> bool:
         """Whether it is there."""
@@ -133,38 +94,13 @@ class DatabaseBlobs:
 
     def old(self) -> set[str]:
         """Payloads whose last piece came long ago."""
-        recent = time.time_ns() // 1_000_000 - 1000 * ORPHAN_AGE_S
+        recent = now_ms() - 1000 * ORPHAN_AGE_S
         last = sa.func.max(_PIECES.c.stored_at_ms)
         query = sa.select(_PIECES.c.blob).group_by(_PIECES.c.blob).having(last < recent)
-        with self._database.reading() as connection:
-            return set(connection.scalars(query))
+        return {row.blob for row in self._database.rows(query)}
 
 
-class _FileWriter:
-    """A new file, whose failures are our errors and whose name is as durable as what it holds."""
-
-    def __init__(self, path: Path, file: CachedFile | DirectFile) -> None:
-        self._file = file
-        self._directory = path.parent
-
-    def write(self, chunk: bytes) -> None:
-        """Take the next piece."""
-        with disk_errors():
-            self._file.write(chunk)
-
-    def sync(self) -> None:
-        """Everything is on disk when this returns, its name too."""
-        with disk_errors():
-            self._file.sync()
-            _sync_directory(self._directory)
-
-    def close(self) -> None:
-        """Give back the file."""
-        with contextlib.suppress(OSError):
-            self._file.close()
-
-
-class _PieceWriter:
+class PieceWriter:
     """Pieces of one size, each durable when it is written."""
 
     def __init__(self, database: Database, name: str) -> None:
@@ -189,26 +125,10 @@ class _PieceWriter:
         """Nothing is held between two pieces."""
 
     def _insert(self, content: bytes) -> None:
-        row = {
-            "blob": self._name, "number": self._number, "stored_at_ms": time.time_ns() // 1_000_000, "content": content,
-        }  # fmt: skip
-        with self._database.writing() as connection:
-            connection.execute(sa.insert(_PIECES).values(row))
+        row = (self._name, self._number, now_ms(), content)
+        self._database.write(sa.insert(_PIECES).values(row))
         self._number += 1
 
 
-@contextlib.contextmanager
-def disk_errors(what: str = "The blob directory takes no more") -> Iterator[None]:
-    """A disk's failure as one of our errors."""
-    try:
-        yield
-    except OSError as error:
-        raise StoreUnavailable(f"{what}: {error.strerror}.") from None
-
-
-def _sync_directory(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+Blobs = FileBlobs | DatabaseBlobs
+Writer = FileWriter | PieceWriter

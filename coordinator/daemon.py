@@ -1,12 +1,9 @@
 """The coordinator's process: puts the parts together, serves, drains."""
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 import os
 import socket
-from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from functools import partial
 from pathlib import Path
@@ -14,23 +11,20 @@ from pathlib import Path
 import anyio
 import anyio.to_thread
 import structlog
-from cryptography import x509
-from grpc_health.v1 import health_pb2, health_pb2_grpc
-from grpc_health.v1.health import aio as health  # type: ignore[attr-defined]
 
 from commonscale import http, rpc
 from commonscale.concurrency import offload
 from commonscale.config import CoordinatorConfig
 from commonscale.daemon import settle, until_signal, write_ready
-from commonscale.database import Database, resolve_url
-from commonscale.disk import check_room
+from commonscale.database import Database
 from commonscale.errors import CommonscaleError, ConfigError, StoreUnavailable
-from commonscale.identity import Authority, Role, load_certificate
+from commonscale.faults import Faults, check_room
+from commonscale.identity import Authority, Role, hosts_of, load_certificate
 from commonscale.keyshelf import FileShelf, KeyShelf, drop_outdated
 from commonscale.metrics import CERTIFICATE_EXPIRY
 from commonscale.v1 import jobs_pb2_grpc, relay_pb2_grpc
 from commonscale.web import tls as web_tls
-from coordinator.blobs import Blobs, DatabaseBlobs, FileBlobs
+from coordinator.blobs import DatabaseBlobs, FileBlobs
 from coordinator.dashboard import app as dashboard
 from coordinator.dashboard.views import Views
 from coordinator.incidents import NOTABLE, Incidents
@@ -39,14 +33,13 @@ from coordinator.jobstore import JobStore
 from coordinator.keysets import DatabaseShelf
 from coordinator.observers import Observers
 from coordinator.relay import Mailroom, RelayService
-from coordinator.replicas import PostgresReplicas
-from coordinator.services import FederationService, JobService
+from coordinator.replicas import Replicas
+from coordinator.services import FederationService, Health, JobService
 from coordinator.slots import SlotStore
 
 log = structlog.get_logger()
 
 MIGRATIONS = Path(__file__).parent / "migrations"
-SERVICES = ("commonscale.v1.RelayService", "commonscale.v1.JobService", "commonscale.v1.FederationService")
 DRAIN_S = 5.0
 HEALTH_CHECK_S = 5
 RETENTION_CHECK_S = 600
@@ -61,23 +54,18 @@ class Coordinator:
         self._read_own_certificate()
         self._revocations_seen = 0.0
         self.refresh_revocations()
-        url = resolve_url(config.database, base)
-        self.database = Database(url, MIGRATIONS)
-        self.replicas = PostgresReplicas(self.database.server_url) if self.database.shared else None
-        self.slots = SlotStore(self.database, self._blobs())
+        self.database = Database(config.database, MIGRATIONS, base)
+        self.replicas = Replicas(self.database.server_url) if self.database.shared else None
+        in_database = config.blob_store == "database"
+        self.slots = SlotStore(self.database, DatabaseBlobs(self.database) if in_database else FileBlobs(config.blobs))
+        self.shelf: KeyShelf = DatabaseShelf(self.database) if in_database else FileShelf(config.keys)
         self.jobstore = JobStore(self.database)
         self.incidents = Incidents(self.database)
         self.room = Mailroom(self.slots, sole_writer=not self.database.shared)
         self._page_certificate = self.certificate
         self._page_tls = web_tls.server_context(config.tls) if config.dashboard.tls else None
-        self.health = health.HealthServicer()
-        self._faults: dict[str, str] = {}
-
-    def _blobs(self) -> Blobs:
-        return DatabaseBlobs(self.database) if self.config.blob_store == "database" else FileBlobs(self.config.blobs)
-
-    def _shelf(self) -> KeyShelf:
-        return DatabaseShelf(self.database) if self.config.blob_store == "database" else FileShelf(self.config.keys)
+        self.health = Health()
+        self._faults = Faults()
 
     def _disks(self) -> list[Path]:
         """Directories that this process writes to; a server's database is elsewhere."""
@@ -110,10 +98,9 @@ class Coordinator:
     async def run(self, ready_file: Path | None = None) -> None:
         """Serve until SIGTERM or SIGINT."""
         await offload(self.slots.sweep)
-        shelf = self._shelf()
-        await offload(drop_outdated, shelf)
+        await offload(drop_outdated, self.shelf)
         async with anyio.create_task_group() as tasks:
-            jobs = Jobs(self.jobstore, self.room, tasks, shelf, self.replicas, self.incidents)
+            jobs = Jobs(self.jobstore, self.room, tasks, self.shelf, self.replicas, self.incidents)
             server = rpc.new_server()
             gate = rpc.Gate(self.authority, self._note_refusal)
             relay = RelayService(gate, self.room, jobs, self.config.limits)
@@ -121,7 +108,7 @@ class Coordinator:
             jobs_pb2_grpc.add_JobServiceServicer_to_server(JobService(gate, jobs), server)
             federation = FederationService(gate, jobs, self.jobstore, self.identity.name)
             jobs_pb2_grpc.add_FederationServiceServicer_to_server(federation, server)
-            health_pb2_grpc.add_HealthServicer_to_server(self.health, server)
+            self.health.add_to(server)
             port = self._bind(server)
             # Before the first call comes in: a job must not be begun twice.
             await jobs.resume()
@@ -131,22 +118,24 @@ class Coordinator:
                 tasks.start_soon(jobs.attend)
             async with AsyncExitStack() as pages:
                 pages.push_async_callback(server.stop, None)
-                app = http.application(f"coordinator {self.identity.name}", self._health_faults, self._serving_faults)
+                # What keeps it from serving; other faults want a person, and calls are served meanwhile.
+                unready = partial(self._faults.sentences, "draining", "database")
+                app = http.application(f"coordinator {self.identity.name}", self._faults.sentences, unready)
                 ports = {"port": port}
                 ports["http_port"] = await pages.enter_async_context(http.serving(app, self.config.http_listen))
                 if self.config.dashboard.listen:
                     ports["dashboard_port"] = await pages.enter_async_context(self._serve_dashboard(jobs))
-                await self._set_health(serving=True)
+                await self.health.set(serving=True)
                 log.info("coordinator ready", **ports)
                 settle()
                 write_ready(ready_file, **ports)
                 housekeeping = anyio.CancelScope()
-                tasks.start_soon(self._within, housekeeping, jobs)
+                tasks.start_soon(self._housekeeping, housekeeping, jobs)
                 await until_signal()
                 log.info("draining")
                 housekeeping.cancel()
                 self._faults["draining"] = "draining"
-                await self._set_health(serving=False)
+                await self.health.set(serving=False)
                 with anyio.move_on_after(DRAIN_S):
                     await jobs.leave()
                 await server.stop(DRAIN_S)
@@ -164,15 +153,14 @@ class Coordinator:
             name=self.identity.name,
             replica=f"{socket.gethostname()}-{os.getpid()}",
             certificate_expires_ms=lambda: int(self.certificate.not_valid_after_utc.timestamp() * 1000),
-            faults=self._health_faults,
+            faults=self._faults.sentences,
             jobs=jobs,
             jobstore=self.jobstore,
             slots=self.slots,
             incidents=self.incidents,
         )
         settings = self.config.dashboard
-        names = self.certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-        hosts = [str(n.value) for n in names if isinstance(n, x509.DNSName | x509.IPAddress)]
+        hosts = hosts_of(self.certificate)
         # The same at all replicas, and not in the database.
         secret = hashlib.sha256(b"commonscale dashboard\0" + self.config.tls.key.read_bytes()).digest()
         app = dashboard.application(views, Observers(self.database), self.authority, secret, [*hosts, *settings.hosts])
@@ -185,22 +173,19 @@ class Coordinator:
         except RuntimeError:
             raise ConfigError(f"Cannot listen on {self.config.listen}.", "Is another coordinator running?") from None
 
-    async def _within(self, scope: anyio.CancelScope, jobs: Jobs) -> None:
-        with scope:
-            await self._housekeeping(jobs)
-
-    async def _housekeeping(self, jobs: Jobs) -> None:
+    async def _housekeeping(self, scope: anyio.CancelScope, jobs: Jobs) -> None:
         """The small things every second, the health every few, the old jobs every ten minutes."""
-        for tick in itertools.count():
-            await self._check("revocations", partial(offload, self.refresh_revocations))
-            if tick % HEALTH_CHECK_S == 0:
-                await self._check("certificate", partial(offload, self._refresh_certificate))
-                await self._check("database", self._ping)
-                await self._check("disk", partial(offload, check_room, self._disks()))
-                await self._set_health(serving="database" not in self._faults)
-            if tick % RETENTION_CHECK_S == 0:
-                await self._check("retention", partial(jobs.forget_old, self.config.limits.retention_s))
-            await anyio.sleep(1)
+        with scope:
+            for tick in itertools.count():
+                await self._faults.check("revocations", partial(offload, self.refresh_revocations))
+                if tick % HEALTH_CHECK_S == 0:
+                    await self._faults.check("certificate", partial(offload, self._refresh_certificate))
+                    await self._faults.check("database", self._ping)
+                    await self._faults.check("disk", partial(offload, check_room, self._disks()))
+                    await self.health.set(serving="database" not in self._faults)
+                if tick % RETENTION_CHECK_S == 0:
+                    await self._faults.check("retention", partial(jobs.forget_old, self.config.limits.retention_s))
+                await anyio.sleep(1)
 
     async def _ping(self) -> None:
         """A server that neither answers nor hangs up is out as well."""
@@ -215,29 +200,3 @@ class Coordinator:
         if self._page_tls is not None and self.certificate != self._page_certificate:
             web_tls.refresh(self._page_tls, self.config.tls)
             self._page_certificate = self.certificate
-
-    async def _check(self, name: str, look: Callable[[], Awaitable[object]]) -> None:
-        """Note what is wrong, as long as it is."""
-        try:
-            await look()
-        except CommonscaleError as error:
-            if self._faults.get(name) != str(error):
-                log.warning("not healthy", check=name, why=str(error))
-            self._faults[name] = str(error)
-        except Exception:
-            log.exception("housekeeping failed", check=name)
-            self._faults[name] = f"{name}: the log says more"
-        else:
-            self._faults.pop(name, None)
-
-    def _health_faults(self) -> Sequence[str]:
-        return list(self._faults.values())
-
-    def _serving_faults(self) -> Sequence[str]:
-        """What keeps it from serving; other faults want a person, and calls are served meanwhile."""
-        return [fault for check, fault in self._faults.items() if check in ("draining", "database")]
-
-    async def _set_health(self, *, serving: bool) -> None:
-        status = health_pb2.HealthCheckResponse.SERVING if serving else health_pb2.HealthCheckResponse.NOT_SERVING
-        for service in ("", *SERVICES):
-            await self.health.set(service, status)

@@ -11,13 +11,11 @@ from dataclasses import dataclass
 import anyio
 import sqlalchemy as sa
 import structlog
-from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
 from commonscale import errors
 from commonscale.concurrency import offload
-from commonscale.database import Database
+from commonscale.database import Database, now_ms
 from commonscale.results import plain_text
-from coordinator.jobstore import now_ms
 
 log = structlog.get_logger()
 
@@ -41,7 +39,7 @@ _REMEDIES: dict[str, str] = {
     "Refused": "That site decides: ask its operator, or submit the job without it.",
     "SiteFailed": "The message says what that site found; its own log says more.",
     "DeadlineMissed": "Is the awaited site's daemon up, and does a job wait for approval there?",
-    "Disagreement": "A party said different things to others: keep the database and look into it before going on.",
+    "Disagreement": "Somebody said different things to others: keep the database and look into it before going on.",
     "Equivocation": "Was that site's state restored from a backup in mid-job? Then submit the job again.",
     "BadMessage": "Compare the releases of both sides; if they are the same, look into that member's daemon.",
     "NotAllowed": "Run `commonscale doctor` at that member: its certificate or its role does not fit.",
@@ -78,8 +76,6 @@ class Incidents:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._send: MemoryObjectSendStream[Incident]
-        self._receive: MemoryObjectReceiveStream[Incident]
         self._send, self._receive = anyio.create_memory_object_stream[Incident](QUEUE)
 
     def note(self, who: str, error: errors.CommonscaleError) -> None:
@@ -110,12 +106,10 @@ class Incidents:
     def remedy_for(self, who: str) -> str:
         """What to do about the newest incident of someone; nothing where none is kept."""
         query = sa.select(_TABLE.c.remedy).where(_TABLE.c.who == who).order_by(_TABLE.c.at_ms.desc()).limit(1)
-        with self._database.reading() as connection:
-            return connection.scalar(query) or ""
+        return self._database.scalar(query) or ""
 
     def newest(self, limit: int) -> list[Incident]:
         """The newest, first."""
         columns = [_TABLE.c[name] for name in _COLUMNS if name != "id"]
         query = sa.select(*columns).order_by(_TABLE.c.at_ms.desc(), _TABLE.c.id).limit(limit)
-        with self._database.reading() as connection:
-            return [Incident(**row._mapping) for row in connection.execute(query)]
+        return [Incident(**row._mapping) for row in self._database.rows(query)]

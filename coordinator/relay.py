@@ -6,21 +6,24 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import anyio
-import grpc
 
 from commonscale import rpc
+from commonscale.channel.slot import ALL, COORDINATOR, Slot
 from commonscale.concurrency import concurrently, offload
 from commonscale.config import Limits
 from commonscale.errors import BadMessage, NotAllowed, PayloadTooLarge, RunOver, SlotEmpty
+from commonscale.grpc_loading import grpc
 from commonscale.identity import Role
 from commonscale.metrics import RELAYED_BYTES
-from commonscale.slot import ALL, HUB, Slot
 from commonscale.v1 import relay_pb2, relay_pb2_grpc
 from coordinator.jobstore import JobRecord
 from coordinator.slots import SlotStore, Stored
+
+if TYPE_CHECKING:
+    from coordinator.jobs import Jobs
 
 # Another replica's word that it has filled a slot may be lost: look again this often.
 POLL_S = 1.0
@@ -32,16 +35,6 @@ BATCH_BYTES = 4 << 20
 HANDED_BYTES = 256 << 20
 # A slot's sender is a name: only one role may use it.
 PARTIES = (Role.SITE,)
-
-
-class Directory(Protocol):
-    """What the relay must know of jobs."""
-
-    async def lookup(self, job_id: str, party: str) -> JobRecord:
-        """A job that this party takes part in, or UnknownJob."""
-
-    def drives(self, job_id: str) -> bool:
-        """Whether the coordinator's role in it runs in this process."""
 
 
 class Mailroom:
@@ -96,7 +89,7 @@ class Mailroom:
         return stored
 
     def wake(self, slot: Slot) -> None:
-        """Another replica says that it has filled a slot: whoever waits for it looks."""
+        """A slot was filled, by another replica perhaps: whoever waits for it looks."""
         if event := self._events.pop(slot, None):
             event.set()
 
@@ -106,8 +99,7 @@ class Mailroom:
         if len(self._recent) > RECENT_SLOTS:
             oldest, _ = self._recent.popitem(last=False)
             self._known.discard(oldest.job_id)
-        if event := self._events.pop(slot, None):
-            event.set()
+        self.wake(slot)
 
     def has_room(self, size_bytes: int) -> bool:
         """Whether a payload of that size may be handed over in memory."""
@@ -142,7 +134,7 @@ class Mailroom:
 class RelayService(rpc.GatedService, relay_pb2_grpc.RelayServiceServicer):
     """Deliver and Fetch."""
 
-    def __init__(self, gate: rpc.Gate, room: Mailroom, jobs: Directory, limits: Limits) -> None:
+    def __init__(self, gate: rpc.Gate, room: Mailroom, jobs: Jobs, limits: Limits) -> None:
         self.gate = gate
         self._room = room
         self._jobs = jobs
@@ -160,7 +152,7 @@ class RelayService(rpc.GatedService, relay_pb2_grpc.RelayServiceServicer):
         if slot.sender != caller.name:
             raise NotAllowed(f"{caller.identity} may not write as {slot.sender}.")
         job = await self._jobs.lookup(slot.job_id, caller.name)
-        if slot.receiver not in (HUB, *job.pipeline.sites) or slot.receiver == caller.name:
+        if slot.receiver not in (COORDINATOR, *job.asked.sites) or slot.receiver == caller.name:
             raise NotAllowed(f"{caller.identity} may not write to {slot.receiver} in {slot.run}.")
         if header.size_bytes > self._limits.max_payload_bytes:
             raise PayloadTooLarge(
@@ -180,19 +172,16 @@ class RelayService(rpc.GatedService, relay_pb2_grpc.RelayServiceServicer):
         batch = incoming.first
         if len(batch[0]) == size:
             # The common, small case in one hop to a thread.
-            return await offload(_store_whole, self._room.store, slot, batch[0], incoming.sha256)
+            return await offload(self._room.store.put, slot, batch[0], incoming.sha256)
         upload = await offload(self._room.store.upload, slot, size)
-        for_us = slot.receiver == HUB and self._jobs.drives(slot.job_id)
+        for_us = slot.receiver == COORDINATOR and self._jobs.drives(slot.job_id)
         handed: list[bytes] | None = [] if for_us and self._room.has_room(size) else None
         try:
             while batch:
                 if handed is not None:
                     handed += batch
                 # The next batch comes in while this one is written; never more than these two are held.
-                work: list[Callable[[], Awaitable[Any]]] = [
-                    partial(offload, upload.write_all, batch),
-                    incoming.next_batch,
-                ]
+                work: list[Callable[[], Awaitable[Any]]] = [partial(offload, upload.write, *batch), incoming.next_batch]
                 _, batch = await concurrently(work)
             stored = await offload(upload.commit, incoming.sha256)
             if handed is not None:
@@ -237,12 +226,6 @@ class RelayService(rpc.GatedService, relay_pb2_grpc.RelayServiceServicer):
 def over(job: JobRecord) -> RunOver:
     """Why nothing more can be said in a job."""
     return RunOver(f"Job {job.id} has ended ({job.state}). {job.error}".strip())
-
-
-def _store_whole(store: SlotStore, slot: Slot, payload: bytes, sha256: bytes) -> Stored:
-    with store.upload(slot, len(payload)) as upload:
-        upload.write(payload)
-        return upload.commit(sha256)
 
 
 class _Incoming:

@@ -6,12 +6,9 @@ and results do not rest on it: a role draws no randomness and a slot is written 
 one job for a moment write the same bytes.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Protocol
 
 import anyio
 import psycopg
@@ -29,46 +26,9 @@ _KEEPALIVES = (
     " SET tcp_user_timeout = 25000"
 )
 
-# One line of news ("job ID", "slot RUN KIND SENDER RECEIVER"); "" where some may have been missed.
-Hear = Callable[[str], None]
 
-
-class Replicas(Protocol):
-    """The others, seen from one replica."""
-
-    async def claim(self, job_id: str) -> bool:
-        """Whether this replica drives the job from now on, or did already."""
-
-    async def release(self, job_id: str) -> None:
-        """Leave a job to others."""
-
-    async def check(self) -> None:
-        """Notice that all claims were lost with the session."""
-
-    async def listen(self, hear: Hear) -> None:
-        """Pass on news; does not return."""
-
-
-class Alone:
-    """A coordinator that has its database for itself."""
-
-    async def claim(self, job_id: str) -> bool:
-        """Every job is its own."""
-        return True
-
-    async def release(self, job_id: str) -> None:
-        """Nobody is there to take it."""
-
-    async def check(self) -> None:
-        """Nothing can be lost."""
-
-    async def listen(self, hear: Hear) -> None:
-        """Nobody speaks."""
-        await anyio.sleep_forever()
-
-
-class PostgresReplicas:
-    """Replicas that share a PostgreSQL database."""
+class Replicas:
+    """The replicas that share a PostgreSQL database, seen from one of them."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -77,7 +37,7 @@ class PostgresReplicas:
         self._held: set[str] = set()
 
     async def claim(self, job_id: str) -> bool:
-        """Take the job's lock if nobody has it."""
+        """Take the job's lock if nobody has it: whether this replica drives the job from now on, or did already."""
         if job_id in self._held:
             return True
         async with self._asking() as session:
@@ -88,7 +48,7 @@ class PostgresReplicas:
             return job_id in self._held
 
     async def release(self, job_id: str) -> None:
-        """Give the job's lock back."""
+        """Give the job's lock back: leave the job to others."""
         if job_id in self._held:
             self._held.discard(job_id)
             async with self._asking() as session:
@@ -123,8 +83,12 @@ class PostgresReplicas:
         async with self._turn:
             await self._hang_up()
 
-    async def listen(self, hear: Hear) -> None:
-        """Pass on what replicas say in their transactions; our own words come back too and change nothing."""
+    async def listen(self, hear: Callable[[str], None]) -> None:
+        """Pass on what replicas say in their transactions; does not return.
+
+        One line of news ("job ID", "slot RUN KIND SENDER RECEIVER"), or "" where some may have been missed. Our own
+        words come back too and change nothing.
+        """
         while True:
             try:
                 session = await _connect(self._url)

@@ -1,7 +1,5 @@
 """What analysts and sites call, beside the relay."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import AsyncIterator
 
@@ -10,20 +8,28 @@ import structlog
 
 from commonscale import rpc
 from commonscale.concurrency import offload
+from commonscale.database import now_ms
 from commonscale.errors import BadMessage, TransientError
+from commonscale.grpc_loading import grpc
 from commonscale.identity import Role
 from commonscale.metrics import SITES_ONLINE
-from commonscale.slot import JOB_ID_PATTERN
+from commonscale.names import JOB_ID_PATTERN
 from commonscale.v1 import jobs_pb2 as wire
 from commonscale.v1 import jobs_pb2_grpc
 from commonscale.version import PROTOCOL_VERSION, __version__
 from coordinator.jobs import Jobs
-from coordinator.jobstore import JobStore, now_ms
+from coordinator.jobstore import JobStore
+
+# These load grpc, too, so they stand after.
+# isort: split
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_health.v1.health import aio  # type: ignore[attr-defined]
 
 log = structlog.get_logger()
 
 READERS = (Role.ANALYST, Role.OBSERVER, Role.COORDINATOR)
 EVERYONE = tuple(Role)
+SERVICES = ("commonscale.v1.RelayService", "commonscale.v1.JobService", "commonscale.v1.FederationService")
 
 
 class JobService(rpc.GatedService, jobs_pb2_grpc.JobServiceServicer):
@@ -53,15 +59,11 @@ class JobService(rpc.GatedService, jobs_pb2_grpc.JobServiceServicer):
         jobs = [self._jobs.to_wire(record) for record in records]
         for job in jobs:
             job.spec.ClearField("steps")
-            job.ClearField("result_json")
-            job.ClearField("disclosure_json")
         return wire.ListResponse(jobs=jobs)
 
     @rpc.streaming(*READERS)
     async def Watch(  # noqa: N802
-        self,
-        request: wire.WatchRequest,
-        caller: rpc.Caller,
+        self, request: wire.WatchRequest, caller: rpc.Caller
     ) -> AsyncIterator[wire.WatchResponse]:
         """A job and its changes."""
         async for job in self._jobs.watch(request.job_id):
@@ -99,9 +101,7 @@ class FederationService(rpc.GatedService, jobs_pb2_grpc.FederationServiceService
 
     @rpc.streaming(Role.SITE)
     async def Invitations(  # noqa: N802
-        self,
-        request: wire.InvitationsRequest,
-        caller: rpc.Caller,
+        self, request: wire.InvitationsRequest, caller: rpc.Caller
     ) -> AsyncIterator[wire.InvitationsResponse]:
         """The site's jobs, as they come."""
         log.info("site online", site=caller.name, version=caller.version)
@@ -129,3 +129,20 @@ class FederationService(rpc.GatedService, jobs_pb2_grpc.FederationServiceService
                 await offload(self._store.left, site)
         except TransientError as error:
             log.info("leaving not noted", site=site, why=str(error))
+
+
+class Health:
+    """What gRPC's standard health service says of the coordinator as a whole, and of each of its services."""
+
+    def __init__(self) -> None:
+        self._servicer = aio.HealthServicer()
+
+    def add_to(self, server: grpc.aio.Server) -> None:
+        """Answer health checks on a server."""
+        health_pb2_grpc.add_HealthServicer_to_server(self._servicer, server)
+
+    async def set(self, *, serving: bool) -> None:
+        """Tell those who ask and those who watch."""
+        status = health_pb2.HealthCheckResponse.SERVING if serving else health_pb2.HealthCheckResponse.NOT_SERVING
+        for service in ("", *SERVICES):
+            await self._servicer.set(service, status)

@@ -9,30 +9,24 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import threading
-import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
 
-from commonscale.database import Database
-from commonscale.errors import BadMessage, CommonscaleError, Equivocation, StoreUnavailable
-from commonscale.slot import HUB, Slot
+from commonscale.channel.slot import COORDINATOR, Slot
+from commonscale.database import Database, now_ms
+from commonscale.errors import BadMessage, Equivocation, StoreUnavailable
 from coordinator.blobs import Blobs, Writer, new_name
 
 INLINE_BYTES = 64 << 10
 
-_TABLE = sa.table(
-    "slots",
-    *map(
-        sa.column,
-        ("run", "kind", "sender", "receiver", "job_id", "size_bytes", "sha256", "payload", "blob", "stored_at_ms"),
-    ),
-)
-
-
 _KEY = ("run", "kind", "sender", "receiver")
+_TABLE = sa.table(
+    "slots", *map(sa.column, (*_KEY, "job_id", "size_bytes", "sha256", "payload", "blob", "stored_at_ms"))
+)
 
 
 @dataclass(frozen=True)
@@ -79,11 +73,11 @@ class SlotStore:
         self.blobs = blobs
         self._inserts = _GroupCommit(database)
 
-    def put(self, slot: Slot, payload: bytes) -> Stored:
+    def put(self, slot: Slot, payload: bytes, announced_sha256: bytes | None = None) -> Stored:
         """Fill a slot; nothing changes where it holds these bytes already, Equivocation where it holds others."""
         with self.upload(slot, len(payload)) as upload:
             upload.write(payload)
-            return upload.commit(upload.sha256())
+            return upload.commit(upload.sha256() if announced_sha256 is None else announced_sha256)
 
     def upload(self, slot: Slot, size_bytes: int) -> Upload:
         """Begin to fill a slot piece by piece."""
@@ -92,23 +86,19 @@ class SlotStore:
     def find(self, slot: Slot) -> Stored | None:
         """The slot's contents, if it is filled."""
         query = sa.select(_TABLE.c.size_bytes, _TABLE.c.sha256, _TABLE.c.payload, _TABLE.c.blob).where(_is(slot))
-        with self._database.reading() as connection:
-            row = connection.execute(query).one_or_none()
-        if row is None:
-            return None
-        return Stored(row.size_bytes, row.sha256, row.payload, row.blob, self.blobs)
+        for row in self._database.rows(query):
+            return Stored(row.size_bytes, row.sha256, row.payload, row.blob, self.blobs)
+        return None
 
     def job_ids(self) -> set[str]:
         """Every job that has messages here."""
-        with self._database.reading() as connection:
-            return set(connection.scalars(sa.select(_TABLE.c.job_id).distinct()))
+        return {row.job_id for row in self._database.rows(sa.select(_TABLE.c.job_id).distinct())}
 
     def arrivals(self, job_id: str) -> list[Arrival]:
         """Every message of a job that has come, in order of time."""
-        key = (_TABLE.c.run, _TABLE.c.kind, _TABLE.c.sender, _TABLE.c.receiver)
-        query = sa.select(*key, _TABLE.c.size_bytes, _TABLE.c.stored_at_ms).where(_TABLE.c.job_id == job_id)
-        with self._database.reading() as connection:
-            found = [Arrival(Slot(*row[:4]), row[4], row[5]) for row in connection.execute(query)]
+        columns = [_TABLE.c[name] for name in (*_KEY, "size_bytes", "stored_at_ms")]
+        rows = self._database.rows(sa.select(*columns).where(_TABLE.c.job_id == job_id))
+        found = [Arrival(Slot(*row[:4]), row[4], row[5]) for row in rows]
         return sorted(found, key=lambda arrival: (arrival.stored_at_ms, str(arrival.slot)))
 
     def forget(self, job_id: str) -> None:
@@ -122,16 +112,14 @@ class SlotStore:
     def sweep(self) -> None:
         """Remove what is left of uploads that never ended."""
         old = self.blobs.old()
-        with self._database.reading() as connection:
-            known = set(connection.scalars(sa.select(_TABLE.c.blob).where(_TABLE.c.blob.is_not(None))))
-        self.blobs.remove(old - known)
+        known = self._database.rows(sa.select(_TABLE.c.blob).where(_TABLE.c.blob.is_not(None)))
+        self.blobs.remove(old - {row.blob for row in known})
 
     def insert(self, slot: Slot, stored: Stored) -> Stored:
         """Record a filled slot; the row is what makes it exist. Returns what stands there now."""
         row = {
-            "run": slot.run, "kind": slot.kind, "sender": slot.sender, "receiver": slot.receiver,
-            "job_id": slot.job_id, "size_bytes": stored.size_bytes, "sha256": stored.sha256,
-            "payload": stored.payload, "blob": stored.blob, "stored_at_ms": time.time_ns() // 1_000_000,
+            **vars(slot), "job_id": slot.job_id, "size_bytes": stored.size_bytes, "sha256": stored.sha256,
+            "payload": stored.payload, "blob": stored.blob, "stored_at_ms": now_ms(),
         }  # fmt: skip
         if not self._inserts.add(row):
             existing = self.find(slot)
@@ -142,8 +130,7 @@ class SlotStore:
             if existing.blob is None or self.blobs.exists(existing.blob):
                 return existing
             # The same bytes, of which the blob was lost: the new one takes its place.
-            with self._database.writing() as connection:
-                connection.execute(sa.update(_TABLE).where(_is(slot)).values(blob=row["blob"]))
+            self._database.write(sa.update(_TABLE).where(_is(slot)).values(blob=row["blob"]))
         return stored
 
 
@@ -154,45 +141,37 @@ class _GroupCommit:
         self._database = database
         self._lock = threading.Lock()
         self._committing = threading.Lock()
-        self._waiting: list[_Row] = []
+        # Each with a place for the answer, whether it is new.
+        self._waiting: list[tuple[dict[str, Any], Future[bool]]] = []
 
     def add(self, values: dict[str, Any]) -> bool:
         """Whether the row is new; durable when this returns."""
-        row = _Row(values)
+        added: Future[bool] = Future()
         with self._lock:
-            self._waiting.append(row)
+            self._waiting.append((values, added))
         with self._committing:
             # Whoever comes first takes all who wait; the others find their rows done.
-            if row.added is None:
+            if not added.done():
                 with self._lock:
                     batch, self._waiting = self._waiting, []
                 self._commit(batch)
-        if row.error is not None:
-            raise row.error
-        return bool(row.added)
+        return added.result()
 
-    def _commit(self, batch: list[_Row]) -> None:
-        added: list[bool] = []
+    def _commit(self, batch: list[tuple[dict[str, Any], Future[bool]]]) -> None:
+        are_new: list[bool] = []
         try:
             with self._database.writing() as connection:
-                for row in batch:
+                for values, _ in batch:
                     # A conflict is not an error here: the others' rows must not fail with it.
-                    statement = self._database.insert(_TABLE).values(row.values).on_conflict_do_nothing()
-                    added.append(connection.execute(statement.returning(_TABLE.c.run)).first() is not None)
-                    self._database.tell(connection, f"slot {' '.join(row.values[key] for key in _KEY)}")
-        except CommonscaleError as error:
-            for row in batch:
-                row.added, row.error = False, error
-            return
-        for row, is_new in zip(batch, added, strict=True):
-            row.added = is_new
-
-
-@dataclass
-class _Row:
-    values: dict[str, Any]
-    added: bool | None = None
-    error: CommonscaleError | None = None
+                    statement = self._database.insert(_TABLE).values(values).on_conflict_do_nothing()
+                    are_new.append(connection.execute(statement.returning(_TABLE.c.run)).first() is not None)
+                    self._database.tell(connection, f"slot {' '.join(values[key] for key in _KEY)}")
+        except BaseException as error:
+            for _, added in batch:
+                added.set_exception(error)
+            raise
+        for (_, added), is_new in zip(batch, are_new, strict=True):
+            added.set_result(is_new)
 
 
 class Upload(contextlib.AbstractContextManager["Upload"]):
@@ -213,24 +192,20 @@ class Upload(contextlib.AbstractContextManager["Upload"]):
         self._committed = self._closed = False
         if self._blob is not None:
             # The coordinator's own roles take payloads from memory, sites fetch theirs from the blob.
-            self._writer = store.blobs.create(self._blob, read_soon=slot.receiver != HUB)
+            self._writer = store.blobs.create(self._blob, read_soon=slot.receiver != COORDINATOR)
 
-    def write(self, chunk: bytes) -> None:
-        """Take the next piece."""
-        with self._lock:
-            self._received += len(chunk)
-            if self._received > self._size:
-                raise BadMessage(f"{self._slot} got more bytes than announced ({self._size}).")
-            self._digest.update(chunk)
-            if self._writer is None:
-                self._inline += chunk
-            elif not self._closed:
-                self._writer.write(chunk)
-
-    def write_all(self, chunks: Iterable[bytes]) -> None:
-        """Take several."""
+    def write(self, *chunks: bytes) -> None:
+        """Take the next pieces."""
         for chunk in chunks:
-            self.write(chunk)
+            with self._lock:
+                self._received += len(chunk)
+                if self._received > self._size:
+                    raise BadMessage(f"{self._slot} got more bytes than announced ({self._size}).")
+                self._digest.update(chunk)
+                if self._writer is None:
+                    self._inline += chunk
+                elif not self._closed:
+                    self._writer.write(chunk)
 
     def sha256(self) -> bytes:
         """The hash of what has come so far."""
@@ -268,7 +243,4 @@ class Upload(contextlib.AbstractContextManager["Upload"]):
 
 
 def _is(slot: Slot) -> sa.ColumnElement[bool]:
-    return sa.and_(
-        _TABLE.c.run == slot.run, _TABLE.c.kind == slot.kind,
-        _TABLE.c.sender == slot.sender, _TABLE.c.receiver == slot.receiver,
-    )  # fmt: skip
+    return sa.and_(*(_TABLE.c[name] == value for name, value in vars(slot).items()))

@@ -1,13 +1,12 @@
 """A job as a person looks at it: its rounds, and what they took. Who sent how much when; never what was said."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
-from commonscale.pipeline import Pipeline
-from commonscale.slot import ALL, HUB, Slot
-from commonscale.steps import MODULES, disclosures
+from commonscale import disclosure
+from commonscale.channel.slot import ALL, COORDINATOR, Slot
+from commonscale.errors import BadMessage
+from coordinator.jobstore import JobRecord
 from coordinator.slots import Arrival
 
 
@@ -16,13 +15,12 @@ def rounds(arrivals: Sequence[Arrival]) -> list[dict[str, Any]]:
     found: dict[tuple[int | None, str, str], dict[str, Any]] = {}
     for arrival in arrivals:
         slot = arrival.slot
-        entry = found.setdefault(
-            (step_of(slot.run), slot.kind, _direction(slot)),
-            {
-                "step": step_of(slot.run), "kind": slot.kind, "direction": _direction(slot),
-                "first_ms": arrival.stored_at_ms, "last_ms": 0, "messages": 0, "bytes": 0, "senders": {},
-            },
-        )  # fmt: skip
+        step, direction = step_of(slot.run), _direction(slot)
+        nothing_yet: dict[str, Any] = {
+            "step": step, "kind": slot.kind, "direction": direction,
+            "first_ms": arrival.stored_at_ms, "last_ms": 0, "messages": 0, "bytes": 0, "senders": {},
+        }  # fmt: skip
+        entry = found.setdefault((step, slot.kind, direction), nothing_yet)
         entry["last_ms"] = max(entry["last_ms"], arrival.stored_at_ms)
         entry["messages"] += 1
         entry["bytes"] += arrival.size_bytes
@@ -32,19 +30,17 @@ def rounds(arrivals: Sequence[Arrival]) -> list[dict[str, Any]]:
     return list(found.values())
 
 
-def protocols(pipeline: Pipeline, submitted_at_ms: int, found: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def protocols(record: JobRecord, found: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """What each protocol took: its messages, their bytes, and the time until its last one, after the one before it."""
     totals: dict[tuple[int | None, str], dict[str, Any]] = {}
     for entry in sorted(found, key=lambda entry: entry["first_ms"]):
-        step = entry["step"]
-        total = totals.setdefault(
-            (step, _protocol(pipeline, step, entry["kind"])),
-            {"step": step, "protocol": _protocol(pipeline, step, entry["kind"]), "messages": 0, "bytes": 0, "last": 0},
-        )
+        step, protocol = entry["step"], _protocol(record, entry["step"], entry["kind"])
+        nothing_yet = {"step": step, "protocol": protocol, "messages": 0, "bytes": 0, "last": 0}
+        total = totals.setdefault((step, protocol), nothing_yet)
         total["messages"] += entry["messages"]
         total["bytes"] += entry["bytes"]
         total["last"] = max(total["last"], entry["last_ms"])
-    before = submitted_at_ms
+    before = record.submitted_at_ms
     for total in totals.values():
         last = total.pop("last")
         total["seconds"] = max(last - before, 0) / 1000
@@ -52,20 +48,30 @@ def protocols(pipeline: Pipeline, submitted_at_ms: int, found: Sequence[dict[str
     return list(totals.values())
 
 
-def revealed(job_id: str, pipeline: Pipeline, arrivals: Sequence[Arrival]) -> list[dict[str, Any]]:
+def revealed(record: JobRecord, arrivals: Sequence[Arrival]) -> list[dict[str, Any]]:
     """What a job has revealed so far, from the messages that were really sent."""
-    sent = {(arrival.slot.run, arrival.slot.kind) for arrival in arrivals}
-    return disclosures(pipeline, lambda step, kind: (f"{job_id}/{step}", kind) in sent)
+    sent = [(a.slot.run, a.slot.kind, a.slot.sender) for a in arrivals]
+    try:
+        return disclosure.from_messages(record.id, record.pipeline, sent)
+    except BadMessage:
+        # Another replica, of a newer release, may have driven it.
+        everyone = ["coordinator", "analyst", *record.asked.sites]
+        unknown = "this release cannot read the job, and cannot say what it has revealed"
+        return [{"protocol": "unknown", "what": unknown, "to": everyone}] if sent else []
 
 
-def steps(pipeline: Pipeline) -> list[dict[str, Any]]:
-    """What the job asks for."""
+def steps(record: JobRecord) -> list[dict[str, Any]]:
+    """What the job asks for; nothing, where this release cannot read it."""
+    try:
+        found = record.pipeline.steps
+    except BadMessage:
+        found = []
     return [
         {
-            "number": number, "transform": step.transform, "protocol": _protocol(pipeline, number, ""),
+            "number": number, "transform": step.transform, "protocol": _protocol(record, number, ""),
             "columns": step.columns,
         }
-        for number, step in enumerate(pipeline.steps)
+        for number, step in enumerate(found)
     ]  # fmt: skip
 
 
@@ -75,16 +81,16 @@ def step_of(run: str) -> int | None:
     return int(number) if number else None
 
 
-def _protocol(pipeline: Pipeline, step: int | None, kind: str) -> str:
+def _protocol(record: JobRecord, step: int | None, kind: str) -> str:
     if step is None:
         return "outcome" if kind == "Outcome" else "admission"
-    if step >= len(pipeline.steps):
+    try:
+        return record.pipeline.steps[step].protocol(len(record.asked.sites))
+    except (BadMessage, IndexError):
         return "unknown"
-    spec = pipeline.steps[step]
-    return str(MODULES[spec.transform].protocol(spec, len(pipeline.sites)))
 
 
 def _direction(slot: Slot) -> str:
-    if slot.sender == HUB:
+    if slot.sender == COORDINATOR:
         return "to-all" if slot.receiver == ALL else "from-coordinator"
-    return "to-coordinator" if slot.receiver == HUB else "between-sites"
+    return "to-coordinator" if slot.receiver == COORDINATOR else "between-sites"

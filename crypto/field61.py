@@ -1,6 +1,6 @@
 """GF(p) with p = 2^61 - 1, on whole arrays of 64-bit integers."""
 
-from __future__ import annotations
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,13 +17,42 @@ _LOW29 = np.uint64((1 << 29) - 1)
 
 def reduce(x: Elements) -> Elements:
     """Any 64-bit integers as elements: 2^61 is 1."""
-    folded = (x & _P) + (x >> _61)
-    return np.where(folded >= _P, folded - _P, folded)
+    return _below_prime((x & _P) + (x >> _61))
+
+
+def from_low_bits(x: Elements) -> Elements:
+    """The low 61 bits of 64-bit integers as elements; p is 0."""
+    return _below_prime(x & _P)
+
+
+def _below_prime(x: Elements) -> Elements:
+    # Subtracting p from less than p wraps around to something large.
+    lowest: Elements = np.minimum(x, x - _P)
+    return lowest
 
 
 def add(a: Elements, b: Elements) -> Elements:
     """A + b."""
     return reduce(a + b)
+
+
+def subtract(a: Elements, b: Elements) -> Elements:
+    """A - b."""
+    difference = a - b
+    # Below zero it has wrapped around to something large.
+    lowest: Elements = np.minimum(difference, difference + _P)
+    return lowest
+
+
+def add_all(vectors: Sequence[Elements]) -> Elements:
+    """The sum of at least one vector."""
+    total = vectors[0].copy()
+    for count, vector in enumerate(vectors[1:], 1):
+        if count % 7 == 0:
+            # Eight elements are at most 8p = 2^64 - 8; folded they are at most p + 7, to which seven more may come.
+            total = (total & _P) + (total >> _61)
+        total += vector
+    return reduce(total)
 
 
 def multiply(a: Elements, b: Elements) -> Elements:
@@ -50,4 +79,14 @@ def lagrange_at_zero(points: list[int]) -> list[int]:
             if other != x:
                 value = value * other % PRIME * inverse(other - x) % PRIME
         found.append(value)
+    return found
+
+
+def inverses(x: Elements) -> Elements:
+    """1/x of every element, by Fermat: x^(p-2); 0 stays 0."""
+    found, power, exponent = np.ones_like(x), x, PRIME - 2
+    while exponent:
+        if exponent & 1:
+            found = multiply(found, power)
+        power, exponent = multiply(power, power), exponent >> 1
     return found

@@ -13,8 +13,6 @@ How long M takes depends on the text; it runs at the site that owns the text, be
 texts together.
 """
 
-from __future__ import annotations
-
 import hashlib
 import secrets
 from collections.abc import Callable, Iterable, Sequence

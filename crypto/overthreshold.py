@@ -4,7 +4,7 @@ Mahdavi et al. 2020, with shares from an OPRF token T of each value and two lane
 
 coefficients  c_1 … c_{t-1} = H(T, table)
 share         f(x_i) = c_1·x_i + … + c_{t-1}·x_i^{t-1} of site i: f(0) = 0
-table         a site's shares in bins, at most one a bin, and random numbers in all others
+table         a site's shares in bins, at most one per bin, and random numbers in all others
 hit           t sites whose shares in one bin of one table interpolate to 0 at 0, in both lanes
 
 Fewer than t shares of a value in a table are uniform, and those in two tables have nothing to do with each other: if a
@@ -17,8 +17,6 @@ bin, in the second, with other bins, the larger one. With t·M bins for M values
 bin at all of them in a table with probability e^-u or e^-(1-u), u its hash's place in (0, 1): it misses both of a pair
 with 3/e - 1 = 0.104, and all fifteen pairs with 2^-49.
 """
-
-from __future__ import annotations
 
 import hashlib
 import itertools
@@ -35,7 +33,6 @@ from crypto.field61 import Elements
 TABLES = 30
 LANES = 2
 SHARE_BYTES = 8 * LANES
-PLACE_BYTES = 32
 EMPTY = -1
 
 Places = NDArray[np.int64]

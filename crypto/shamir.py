@@ -1,7 +1,5 @@
 """Shamir's secret sharing of a 32-byte secret over GF(p), p = 2^521 - 1: any t of n parts give it back."""
 
-from __future__ import annotations
-
 import secrets
 from collections.abc import Callable, Sequence
 

@@ -1,7 +1,5 @@
 """ECDSA P-256 signatures, each bound to a context so that it cannot be replayed elsewhere."""
 
-from __future__ import annotations
-
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.hashes import SHA256

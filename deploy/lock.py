@@ -4,8 +4,6 @@ The versions are those of requirements.lock; the hashes are of the wheels for CP
 no others). `make lock` runs it. It asks pip, and so the package index that pip is set to.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -5,8 +5,6 @@ daemon notes it in the log before it acts on it, or when the job has ended witho
 log may have it twice, never not at all.
 """
 
-from __future__ import annotations
-
 import datetime as dt
 import json
 from collections.abc import Iterable, Sequence
@@ -15,13 +13,15 @@ from typing import Any, Literal
 
 import structlog
 
-from commonscale import steps
+from commonscale import disclosure
 from commonscale.audit import AuditLog
 from commonscale.errors import BadMessage, ConfigError, TransientError
 from commonscale.pipeline import Pipeline
+from commonscale.plan import plan_of
+from commonscale.protocols import sums
 from commonscale.protocols.admission import MIN_SITES
-from commonscale.steps import zscore
-from commonscale.stepspec import ExtremesStep, Step
+from commonscale.protocols.ckks.levels import REUSE, STAND_IN
+from commonscale.transforms import Transform
 from participant.journal import SiteJob, SiteJobs
 
 log = structlog.get_logger()
@@ -77,7 +77,7 @@ def summary(job: SiteJob) -> dict[str, Any]:
         return {**row, "asks": f"unreadable: {error}"}
     count = len(pipeline.sites)
     asks = "; ".join(
-        f"{step.transform} ({', '.join(sorted(step.ways_for(count)))}) of {', '.join(step.columns)}"
+        f"{step.transform} ({', '.join(sorted(plan_of(step, count).methods))}) of {', '.join(step.columns)}"
         for step in pipeline.steps
     )
     return {**row, "sites": pipeline.sites, "dataset": pipeline.dataset, "asks": asks}
@@ -93,7 +93,7 @@ def read(spec: bytes) -> Pipeline:
 def request(spec: bytes) -> dict[str, Any]:
     """All that a job asks for: steps, what they reveal and to whom, what to be aware of. Not to be changed."""
     pipeline = read(spec)
-    revealed = steps.disclosures(pipeline, lambda _, __: True)
+    revealed = disclosure.planned(pipeline)
     return {
         "name": pipeline.name,
         "dataset": pipeline.dataset,
@@ -105,41 +105,42 @@ def request(spec: bytes) -> dict[str, Any]:
     }
 
 
-def _step(number: int, step: Step, sites: int) -> dict[str, Any]:
+def _step(number: int, step: Transform, sites: int) -> dict[str, Any]:
+    plan, (_, why) = plan_of(step, sites), step.method_for(sites)
     options = step.model_dump(mode="json", exclude_defaults=True, exclude={"transform", "columns"})
     return {
         "number": number,
         "transform": step.transform,
-        "protocol": protocol(step, sites),
+        "protocol": step.protocol(sites),
         "columns": step.columns,
         "beside": [column for column in step.numeric_columns if column not in step.columns],
-        "ways": sorted(step.ways_for(sites)),
-        "why": step.choice(sites).why if isinstance(step, ExtremesStep) else "",
+        "methods": sorted(plan.methods),
+        "asks": plan.titles,
+        "why": why,
         "options": [f"{name} = {json.dumps(value)}" for name, value in options.items()],
     }
 
 
-def protocol(step: Step, sites: int) -> str:
-    """The name of the protocol that runs a step."""
-    return str(steps.MODULES[step.transform].protocol(step, sites))
-
-
-def _warnings(number: int, step: Step, pipeline: Pipeline) -> list[str]:
+def _warnings(number: int, step: Transform, pipeline: Pipeline) -> list[str]:
     """What a person should stop at."""
     found = []
-    ckks = step.ckks_options if "ckks" in step.ways_for(len(pipeline.sites)) else None
+    plan = plan_of(step, len(pipeline.sites))
+    ckks = step.ckks_options if "ckks" in plan.methods else None
     if ckks and ckks.profile == "test":
         found.append("its encryption is quick and NOT secure (profile test)")
     if ckks:
         found.append("it computes under encryption, which trusts the coordinator to follow the protocol")
-    if ckks and ckks.keys == "reuse":
+    if REUSE in plan.all_reveals:
         found.append("its key set is kept for later jobs of the same sites")
-    if ckks and ckks.recovery:
+    if STAND_IN in plan.all_reveals:
         found.append("another site can stand in for this one and then holds this one's share of the key")
-    if warning := zscore.warning(step):
-        found.append(warning.rstrip("."))
-    if step.transform == "bytes-norm":
-        found.append("it shows all sites the first letters of the longest text")
+    beside = (sums.METHODS[method].also for method in plan.methods if method in sums.METHODS)
+    found += [f"its method is for comparison only: it shows {r.to} {r.what}" for r in beside if r is not None]
+    if step.caution:
+        found.append(step.caution)
+    for before, earlier in enumerate(pipeline.steps[:number], start=1):
+        if changed := [column for column in step.columns if earlier.produces and column in (earlier.outputs() or [])]:
+            found.append(f"it takes {', '.join(changed)} as step {before} ({earlier.transform}) leaves it")
     if extends := getattr(step, "extends", ""):
         found.append(f"it extends job {extends}: sites learn which of their new values a site of that job holds")
     return [f"Step {number + 1}: {line}." for line in found]

@@ -1,39 +1,36 @@
 """The participant's process: dials out, takes part in jobs, serves /healthz, /metrics and the site's own page."""
 
-from __future__ import annotations
-
 import contextlib
-import time
-from collections.abc import AsyncIterator, Sequence
+import shutil
+from collections.abc import AsyncIterator
+from functools import partial
+from importlib import import_module
 from pathlib import Path
 
 import anyio
 import anyio.abc
-import grpc
 import structlog
 from cryptography.hazmat.primitives import serialization
 
 from commonscale import http, rpc
 from commonscale.audit import AuditLog
-from commonscale.channel import Observer
 from commonscale.concurrency import offload
 from commonscale.config import ParticipantConfig
 from commonscale.daemon import settle, until_signal, write_ready
-from commonscale.database import Database
-from commonscale.disk import check_room
-from commonscale.errors import BadMessage, CommonscaleError, ConfigError, StoreUnavailable, TransientError
+from commonscale.database import now_ms
+from commonscale.errors import BadMessage, CommonscaleError, ConfigError, TransientError
+from commonscale.faults import Faults, check_room
 from commonscale.files import lock_file, private_directory, replace_file
 from commonscale.identity import Authority, Role, load_certificate, load_key
 from commonscale.keyshelf import FileShelf, drop_outdated
 from commonscale.link import Backoff, Link, RelayMailbox
 from commonscale.metrics import CERTIFICATE_EXPIRY, CONNECTED, JOBS_OPEN, RoundMetrics
-from commonscale.slot import JOB_ID_PATTERN
-from commonscale.transforms.storage import preload
+from commonscale.names import JOB_ID_PATTERN
+from commonscale.sources.duckdb import DuckDbSource
 from commonscale.v1 import jobs_pb2
 from participant import approvals
-from participant.data import DuckTable
 from participant.jobs import Site, run_job
-from participant.journal import Journal, SiteJob, SiteJobs
+from participant.journal import Journal, SiteJob, SiteJobs, open_database
 from participant.page.app import PageApp
 from participant.page.snapshot import Connection, View
 from participant.page.token import ensure_token, login
@@ -42,27 +39,22 @@ from participant.vault import open_vault
 
 log = structlog.get_logger()
 
-MIGRATIONS = Path(__file__).parent / "migrations"
 HEARTBEAT_S = 15.0
-
-
-def open_database(config: ParticipantConfig) -> Database:
-    """The site's journal; only its owner may read it."""
-    private_directory(config.state)
-    database = Database(f"sqlite:///{config.state / 'participant.db'}", MIGRATIONS)
-    (config.state / "participant.db").chmod(0o600)
-    return database
 
 
 class Participant:
     """One site's daemon."""
 
-    def __init__(self, config: ParticipantConfig, observer: Observer | None = None) -> None:
+    def __init__(self, config: ParticipantConfig) -> None:
         self.config = config
         self.authority = Authority(load_certificate(config.tls.ca))
         self._key = load_key(config.tls.key)
         self._read_certificate()
-        self._load_revocations()
+        # Of the configuration, and as the coordinator last sent it.
+        self._revocations_path = config.state / "revoked.crl"
+        for path in (config.tls.revocations, self._revocations_path):
+            if path is not None and path.exists():
+                self.authority.revocations.update(path.read_bytes())
         private_directory(config.state)
         self._lock = lock_file(config.state / "lock")
         self.database = open_database(config)
@@ -72,15 +64,19 @@ class Participant:
         self.shelf = FileShelf(config.state / "keys", vault.lock, vault.unlock)
         drop_outdated(self.shelf)
         self.journal.sweep()
+        # What a crash has left of earlier steps' rows.
+        shutil.rmtree(config.state / "scratch", ignore_errors=True)
+        private_directory(config.state / "scratch")
         self.audit = AuditLog(config.state / "audit.jsonl")
         approvals.note_ended(self.jobs, self.audit, self.jobs.ended_unnoted())
-        self.observer = observer or RoundMetrics()
-        self.tables = {name: DuckTable(self.name, name, source) for name, source in config.data.items()}
+        self.observer = RoundMetrics()
+        self.sources = {
+            name: DuckDbSource(self.name, name, data.path, data.missing) for name, data in config.data.items()
+        }
         self._running: set[str] = set()
-        self._faults: list[str] = ["not connected yet"]
-        self._disk_faults: list[str] = []
+        self._faults = Faults(connection="not connected yet")
         self._in_session = False
-        self._session_changed_ms = _now_ms()
+        self._session_changed_ms = now_ms()
 
     def _read_certificate(self) -> None:
         self._certificate = load_certificate(self.config.tls.certificate)
@@ -92,20 +88,11 @@ class Participant:
         self.name = identity.name
         CERTIFICATE_EXPIRY.set(self._certificate.not_valid_after_utc.timestamp())
 
-    @property
-    def _revocations_path(self) -> Path:
-        return self.config.state / "revoked.crl"
-
-    def _load_revocations(self) -> None:
-        for path in (self.config.tls.revocations, self._revocations_path):
-            if path is not None and path.exists():
-                self.authority.revocations.update(path.read_bytes())
-
     async def run(self, ready_file: Path | None = None) -> None:
         """Serve until SIGTERM or SIGINT."""
         self.link = Link(self.config.coordinator, self.config.tls)
         self._session = anyio.CancelScope()
-        app = http.application(f"participant {self.name}", self._health_faults)
+        app = http.application(f"participant {self.name}", self._faults.sentences)
         async with anyio.create_task_group() as tasks:
             async with http.serving(app, self.config.http_listen) as http_port, self._page() as page_ports:
                 ports = {"http_port": http_port, **page_ports}
@@ -133,7 +120,7 @@ class Participant:
         ensure_token(state)
         entries, last_hash = self.audit.head
         # The log was checked when it was opened.
-        verified = {"intact": True, "entries": entries, "last_hash": last_hash, "fault": "", "at_ms": _now_ms()}
+        verified = {"intact": True, "entries": entries, "last_hash": last_hash, "fault": "", "at_ms": now_ms()}
         trail = Trail(state / "audit.jsonl")
         view = View(self.name, self.config, self.jobs, self.audit, trail, self._connection, verified)
         app = PageApp(view, login(self.name, state)).starlette(page.hosts)
@@ -141,11 +128,12 @@ class Participant:
             yield {"page_port": port}
 
     def _connection(self) -> Connection:
-        return Connection(self._in_session, self._session_changed_ms, tuple(self._faults), self._certificate)
+        faults = self._faults.sentences("connection")
+        return Connection(self._in_session, self._session_changed_ms, faults, self._certificate)
 
     async def _warm_up(self, ready_file: Path | None, ports: dict[str, int]) -> None:
         """Load what the first job would otherwise wait for, then say that we are ready."""
-        await offload(preload)
+        await offload(import_module, "skops.io")
         settle()
         write_ready(ready_file, **ports)
 
@@ -155,51 +143,40 @@ class Participant:
             key=self._key,
             certificate_der=self._certificate.public_bytes(serialization.Encoding.DER),
             authority=self.authority,
-            policy=self.config.policy,
-            tables=self.tables,
+            config=self.config,
+            sources=self.sources,
             mailbox=RelayMailbox(self.link),
             journal=self.journal,
             jobs=self.jobs,
             audit=self.audit,
-            results=self.config.state / "results",
             observer=self.observer,
             shelf=self.shelf,
-            models=self.config.models,
         )
 
     async def _listen(self, tasks: anyio.abc.TaskGroup) -> None:
         """Stay in session with the coordinator; start a job for every invitation."""
         backoff = Backoff(longest_s=2.0)
+
+        async def session() -> None:
+            await self._greet()
+            with anyio.CancelScope() as self._session:
+                self._connected(True)
+                backoff.reset()
+                async for invitation in self._invitations():
+                    await self._invited(tasks, invitation)
+
         while True:
-            try:
-                await self._greet()
-                with anyio.CancelScope() as self._session:
-                    self._connected(True)
-                    backoff.reset()
-                    async for invitation in self._invitations():
-                        await self._invited(tasks, invitation)
-            except CommonscaleError as error:
-                self._note(str(error))
-            except Exception as error:
-                # A daemon's top: a full disk or a strange answer must not end the jobs under way.
-                log.exception("session failed")
-                self._note(f"{type(error).__name__}: the log says more")
+            await self._faults.check("connection", session)
             self._connected(False)
             await backoff.wait()
 
     def _connected(self, connected: bool) -> None:
         if connected:
             log.info("connected", coordinator=self.config.coordinator)
-            self._faults = []
+            self._faults.pop("connection", None)
         if connected != self._in_session:
-            self._in_session, self._session_changed_ms = connected, _now_ms()
+            self._in_session, self._session_changed_ms = connected, now_ms()
         CONNECTED.set(connected)
-
-    def _note(self, fault: str) -> None:
-        """Say it once, not at every try."""
-        if self._faults != [fault]:
-            log.warning("not connected", why=fault)
-            self._faults = [fault]
 
     async def _greet(self) -> None:
         response = await self.link.hello()
@@ -208,25 +185,18 @@ class Participant:
             log.info("revocation list taken")
 
     async def _invitations(self) -> AsyncIterator[jobs_pb2.InvitationsResponse]:
-        try:
+        with self.link.our_errors():
             async for invitation in self.link.federation.Invitations(
                 jobs_pb2.InvitationsRequest(), metadata=rpc.CALL_METADATA
             ):
                 yield invitation
-        except grpc.aio.AioRpcError as error:
-            raise self.link.error(error) from None
 
     async def _invited(self, tasks: anyio.abc.TaskGroup, invitation: jobs_pb2.InvitationsResponse) -> None:
         try:
             if not JOB_ID_PATTERN.fullmatch(invitation.job_id):
                 raise BadMessage("The job's id is not well formed.")
-            job = await offload(
-                self.jobs.open,
-                invitation.job_id,
-                invitation.spec,
-                invitation.analyst,
-                invitation.deadline_at_ms,
-            )
+            words = (invitation.job_id, invitation.spec, invitation.analyst, invitation.deadline_at_ms)
+            job = await offload(self.jobs.open, *words)
         except TransientError:
             # Ends the session; the next one brings the invitation again.
             raise
@@ -255,36 +225,15 @@ class Participant:
     async def _heartbeat(self) -> None:
         """Presence, new revocations, renewed certificates, room on the disk."""
         while True:
-            await self._check_disk()
+            await self._faults.check("disk", partial(offload, check_room, [self.config.state]))
             await anyio.sleep(HEARTBEAT_S)
-            try:
-                if self.link.renew_if_changed():
-                    self._key = load_key(self.config.tls.key)
-                    self._read_certificate()
-                    # The session moves to the new connection; calls under way end on the old one.
-                    self._session.cancel()
-                    log.info("renewed certificate taken into use")
-                await self._greet()
-            except CommonscaleError as error:
-                self._note(str(error))
-            except Exception as error:
-                log.exception("heartbeat failed")
-                self._note(f"{type(error).__name__}: the log says more")
-            else:
-                self._faults = []
+            await self._faults.check("connection", self._renew_and_greet)
 
-    async def _check_disk(self) -> None:
-        try:
-            await offload(check_room, [self.config.state])
-            self._disk_faults = []
-        except (StoreUnavailable, OSError) as error:
-            if not self._disk_faults:
-                log.warning("disk nearly full", why=str(error))
-            self._disk_faults = [str(error)]
-
-    def _health_faults(self) -> Sequence[str]:
-        return [*self._faults, *self._disk_faults]
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
+    async def _renew_and_greet(self) -> None:
+        if self.link.renew_if_changed():
+            self._key = load_key(self.config.tls.key)
+            self._read_certificate()
+            # The session moves to the new connection; calls under way end on the old one.
+            self._session.cancel()
+            log.info("renewed certificate taken into use")
+        await self._greet()

@@ -4,26 +4,24 @@ Everything that leaves goes through the journal first. Running this again after 
 and comes to the same end.
 """
 
-from __future__ import annotations
-
 import hashlib
-import json
+import shutil
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import anyio
 import structlog
-from exceptiongroup import BaseExceptionGroup
 
-from commonscale import steps
+from commonscale import disclosure
 from commonscale.audit import AuditLog
-from commonscale.channel import Channel, Mailbox, Observer, parse
-from commonscale.concurrency import first_error, offload
-from commonscale.config import Policy
+from commonscale.channel.channel import Channel, Mailbox, Observer, parse
+from commonscale.channel.seal import JobKeys
+from commonscale.channel.slot import ALL, COORDINATOR, Slot
+from commonscale.concurrency import first_of, offload, retry
+from commonscale.config import ParticipantConfig
 from commonscale.errors import (
     CommonscaleError,
     DataError,
@@ -36,29 +34,23 @@ from commonscale.errors import (
     TransientError,
     UnknownJob,
 )
-from commonscale.files import replace_file, write_private
 from commonscale.identity import Authority
 from commonscale.keyshelf import KeyShelf
 from commonscale.pipeline import Pipeline
 from commonscale.protocols import admission
-from commonscale.results import canonical_json
-from commonscale.seal import JobKeys
-from commonscale.slot import ALL, HUB, Slot
-from commonscale.transforms import storage
-from commonscale.transforms.columns import FederatedColumnTransformer
-from commonscale.transforms.encodings import FittedIdentifiers
-from commonscale.transforms.results import Fitted
-from commonscale.v1.protocols_pb2 import Answer, Column, ColumnKind, Failure, Outcome, Roster, Signed, Success
+from commonscale.running import SitePool, run_step
+from commonscale.sources.queries import RowCount
+from commonscale.sources.source import Source, check
+from commonscale.v1.protocols_pb2 import Answer, Column, ColumnKind, Failure, Outcome, Refusal, Roster, Signed, Success
 from crypto import signing
-from participant import approvals, policy
-from participant.data import DuckTable
-from participant.inputs import MEMORY_FILE, SiteInputs
+from participant import approvals, policy, results
 from participant.journal import Journal, SiteJob, SiteJobs
+from participant.keepsakes import SiteKeepsakes
+from participant.results import StepResult
 
 log = structlog.get_logger()
 
 APPROVAL_POLL_S = 0.5
-RETRY_S = 1.0
 # After a job's deadline the coordinator has the word; a site waits this much longer to hear it.
 DEADLINE_GRACE_S = 30.0
 
@@ -71,17 +63,18 @@ class Site:
     key: signing.SigningKey
     certificate_der: bytes
     authority: Authority
-    policy: Policy
-    tables: dict[str, DuckTable]
+    config: ParticipantConfig
+    sources: Mapping[str, Source]
     mailbox: Mailbox
     journal: Journal
     jobs: SiteJobs
     audit: AuditLog
-    results: Path
     observer: Observer
     shelf: KeyShelf
-    # fastText models by name.
-    models: Mapping[str, Path]
+
+    def scratch(self, job_id: str) -> Path:
+        """What later steps of a job see of earlier ones; emptied when the job ends."""
+        return self.config.state / "scratch" / job_id
 
 
 class AuditedMailbox:
@@ -95,7 +88,7 @@ class AuditedMailbox:
         """Note, then send."""
         entry = {
             "run": slot.run, "kind": slot.kind, "receiver": slot.receiver, "bytes": len(payload),
-            "sealed": slot.receiver != HUB, "sha256": hashlib.sha256(payload).hexdigest(),
+            "sealed": slot.receiver != COORDINATOR, "sha256": hashlib.sha256(payload).hexdigest(),
         }  # fmt: skip
         await offload(partial(self._audit.append, "sent", **entry))
         await self._inner.put(slot, payload)
@@ -110,58 +103,56 @@ async def run_job(site: Site, job: SiteJob) -> None:
     mailbox = AuditedMailbox(site.mailbox, site.audit)
     ch = Channel(job.id, site.name, (), mailbox, site.journal, site.observer, shelf=site.shelf)
     try:
-        fitted = await _in_time(site, job, ch)
-    except (RunOver, UnknownJob) as error:
-        await _end(site, job, error)
+        pipeline = Pipeline.from_bytes(job.spec)
+        ch = replace(ch, sites=tuple(pipeline.sites), ledger=disclosure.planned_ledger(job.id, pipeline))
+        await _in_time(site, job, pipeline, ch)
     except CommonscaleError as error:
-        await _report_failure(ch, error)
-        await _end(site, job, error)
+        await _end(site, job, ch, error)
     except Exception:
         log.exception("job crashed", job=job.id)
-        failure = SiteFailed(f"{site.name}'s daemon failed; its log says more.")
-        await _report_failure(ch, failure)
-        await _end(site, job, failure)
+        await _end(site, job, ch, SiteFailed(f"{site.name}'s daemon failed; its log says more."))
     else:
         await offload(site.jobs.end, job.id, "done")
-        log.info("job done", job=job.id, steps=len(fitted))
+        log.info("job done", job=job.id, steps=len(pipeline.steps))
+    finally:
+        # Also where the daemon is being stopped.
+        with anyio.CancelScope(shield=True):
+            await offload(shutil.rmtree, site.scratch(job.id), True)
 
 
-async def _in_time(site: Site, job: SiteJob, ch: Channel) -> list[Fitted]:
-    pipeline = Pipeline.from_bytes(job.spec)
+async def _in_time(site: Site, job: SiteJob, pipeline: Pipeline, ch: Channel) -> None:
     # By this site's clock alone, from when it was invited: clocks of two sites may differ.
     left_s = pipeline.deadline_s + DEADLINE_GRACE_S - (time.time() - job.received_at_ms / 1000)
     try:
         with anyio.fail_after(max(left_s, 1.0)):
-            return await _patiently(site, job, pipeline, replace(ch, parties=tuple(pipeline.sites)))
+            # While this site's disk takes nothing, the job waits; running it again makes nothing twice.
+            await retry(partial(_take_part, site, job, pipeline, ch), "job waits", job=job.id)
     except TimeoutError:
         raise DeadlineMissed(f"{site.name} did not hear of the job's end in time.") from None
 
 
-async def _patiently(site: Site, job: SiteJob, pipeline: Pipeline, ch: Channel) -> list[Fitted]:
-    """While this site's disk takes nothing, the job waits; running it again makes nothing twice."""
-    while True:
-        try:
-            return await _take_part(site, job, pipeline, ch)
-        except TransientError as error:
-            log.warning("job waits", job=job.id, why=str(error))
-            await anyio.sleep(RETRY_S)
-
-
-async def _take_part(site: Site, job: SiteJob, pipeline: Pipeline, ch: Channel) -> list[Fitted]:
+async def _take_part(site: Site, job: SiteJob, pipeline: Pipeline, ch: Channel) -> None:
     # What must not change if we run again: the keys, and which data we accepted for.
     keys = JobKeys.from_bytes(await ch.keep("Keys", lambda: JobKeys.generate().to_bytes()))
-    fingerprint = await ch.keep("Fingerprint", lambda: _fingerprint(site, pipeline))
+    snapshot = await ch.keep("Snapshot", lambda: _snapshot(site, pipeline))
     await _answer(site, job, pipeline, ch, keys)
-    ch = await admission.party(ch, job.spec, keys, site.key, site.authority)
-    table = SiteInputs(
-        site.tables[pipeline.dataset], fingerprint.decode(), site.results, site.models, partial(_was_in, site)
-    )
-    fitted: list[Fitted] = []
+    ch = await admission.site(ch, job.spec, keys, site.key, site.authority)
+    source = site.sources[pipeline.dataset].pinned(snapshot.decode())
+    all_results = site.config.state / "results"
+    keepsakes = SiteKeepsakes(site.name, pipeline.dataset, all_results, site.config.models, partial(_was_in, site))
+    done: list[StepResult] = []
     for number, step in enumerate(pipeline.steps):
-        fitted.append(await steps.party(ch.step(number), step, table))
-    digest = await offload(_save, site, job, pipeline, fitted)
-    await ch.send(HUB, Outcome, lambda: Outcome(success=Success(result_sha256=digest)))
-    return fitted
+        seen = await offload(results.seen_by, source, done, step, site.scratch(job.id) / f"{number}.parquet")
+        fitted = await run_step(SitePool(ch.step(number), seen, keepsakes), step)
+        done.append(await offload(StepResult.of, number, step, fitted))
+        results.check_names(done, pipeline)
+    # Texts that mean "missing" go along, for those who later read a table as the job did.
+    missing = site.config.data[pipeline.dataset].missing
+    digest = await offload(results.save, all_results / job.id, done, pipeline.dataset, missing)
+    revealed = disclosure.report(job.id, pipeline, ch.ledger)
+    entry = partial(site.audit.append, "revealed", job=job.id, disclosures=revealed, result_sha256=digest.hex())
+    await offload(entry)
+    await ch.send(COORDINATOR, Outcome, lambda: Outcome(success=Success(result_sha256=digest)))
 
 
 async def _answer(site: Site, job: SiteJob, pipeline: Pipeline, ch: Channel, keys: JobKeys) -> None:
@@ -171,18 +162,18 @@ async def _answer(site: Site, job: SiteJob, pipeline: Pipeline, ch: Channel, key
         try:
             answer = admission.acceptance(job.spec, keys, await _consent(site, job, pipeline, ch))
         except (Refused, DataError) as error:
-            answer = admission.refusal(type(error).__name__, str(error))
+            answer = Answer(refusal=Refusal(code=type(error).__name__, reason=str(error)))
         return admission.sign_answer(ch, answer, site.key, site.certificate_der)
 
     try:
-        sent = await ch.send(HUB, Signed, decide)
+        sent = await ch.under(admission.VERDICTS).send(COORDINATOR, Signed, decide)
     except Equivocation:
         # The coordinator holds an answer of ours that our journal does not know.
         raise StateLost(
             f"{site.name} no longer has the secrets with which it answered job {job.id}.",
             "Submit the job again; if its state directory was restored from a backup, never do that in mid-job.",
         ) from None
-    slot = ch.slot(Signed, ch.me, HUB)
+    slot = ch.slot(Signed, ch.me, COORDINATOR)
     verdict = parse(Answer, parse(Signed, sent, slot).body, slot)
     if verdict.WhichOneof("verdict") == "refusal":
         raise RunOver(f"We refused: {verdict.refusal.reason}")
@@ -190,26 +181,24 @@ async def _answer(site: Site, job: SiteJob, pipeline: Pipeline, ch: Channel, key
 
 async def _consent(site: Site, job: SiteJob, pipeline: Pipeline, ch: Channel) -> list[Column]:
     """The schema, if policy, data and (where asked for) a person agree."""
-    policy.check_request(site.policy, pipeline, job.analyst)
-    policy.check_machine(pipeline)
+    await offload(policy.check_request, site.config.policy, pipeline, job.analyst)
+    await offload(policy.check_machine, pipeline)
     schema = await offload(_inspect, site, pipeline)
-    if site.policy.approval == "manual":
+    if site.config.policy.approval == "manual":
         await _await_approval(site, job, ch)
     return schema
 
 
 def _inspect(site: Site, pipeline: Pipeline) -> list[Column]:
-    table = site.tables.get(pipeline.dataset)
-    if table is None:
+    source = site.sources.get(pipeline.dataset)
+    if source is None:
         raise Refused(f"It has no data set {pipeline.dataset!r}.")
-    numeric = {column for step in pipeline.steps for column in step.numeric_columns}
-    columns = sorted(numeric.union(*(step.categorical_columns for step in pipeline.steps)))
-    for step in pipeline.steps:
-        table.check_numeric(step.numeric_columns)
-    policy.check_rows(site.policy, table.row_count())
+    numeric, texts, complete = pipeline.source_columns()
+    kinds = check(source, numeric, texts, complete)
+    policy.check_rows(site.config.policy, source.answer(RowCount()))
     # What is only compared as text may be of another type at every site.
-    kinds = {column: kind if column in numeric else "category" for column, kind in table.kinds(columns).items()}
-    return [Column(name=c, kind=ColumnKind.Value(f"COLUMN_KIND_{kinds[c].upper()}")) for c in columns]
+    kinds |= {column: "category" for column in texts if column not in numeric}
+    return [Column(name=c, kind=ColumnKind.Value(f"COLUMN_KIND_{kinds[c].upper()}")) for c in sorted(kinds)]
 
 
 async def _await_approval(site: Site, job: SiteJob, ch: Channel) -> None:
@@ -220,49 +209,22 @@ async def _await_approval(site: Site, job: SiteJob, ch: Channel) -> None:
     async def person() -> None:
         while (await offload(site.jobs.get, job.id)).approval == "pending":  # noqa: ASYNC110 - another process decides
             await anyio.sleep(APPROVAL_POLL_S)
-        tasks.cancel_scope.cancel()
 
-    try:
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(person)
-            # There is no roster before our answer: this only ever ends with the job.
-            await ch.mailbox.get(ch.slot(Roster, HUB, ALL))
-    except BaseExceptionGroup as group:
-        raise first_error(group) from None
+    # There is no roster before our answer: waiting for it only ever ends with the job.
+    await first_of(person, partial(ch.mailbox.get, ch.slot(Roster, COORDINATOR, ALL)))
     await offload(approvals.note, site.jobs, site.audit, job.id)
     current = await offload(site.jobs.get, job.id)
     if current.approval == "refused":
         raise Refused(current.reason or "Its operator refused.")
 
 
-def _fingerprint(site: Site, pipeline: Pipeline) -> bytes:
-    table = site.tables.get(pipeline.dataset)
+def _snapshot(site: Site, pipeline: Pipeline) -> bytes:
+    source = site.sources.get(pipeline.dataset)
     try:
-        return table.fingerprint().encode() if table else b""
+        return source.snapshot().encode() if source else b""
     except DataError:
         # Decided in _inspect, where the reason is told.
         return b""
-
-
-def _save(site: Site, job: SiteJob, pipeline: Pipeline, fitted: list[Fitted]) -> bytes:
-    """Estimators and parameters into results/JOB/; returns the hash that all parties compare."""
-    directory = site.results / job.id
-    directory.mkdir(parents=True, exist_ok=True)
-    parameters: list[dict[str, Any]] = []
-    for number, (step, result) in enumerate(zip(pipeline.steps, fitted, strict=True)):
-        parameters.append(result.parameters())
-        if (estimator := result.estimator()) is not None:
-            fresh = directory / f"{number}-{step.transform}.skops.new"
-            storage.save(estimator, fresh)
-            fresh.replace(directory / f"{number}-{step.transform}.skops")
-    _save_together(directory, pipeline, fitted)
-    text = canonical_json(parameters)
-    replace_file(directory / "parameters.json", text.encode())
-    digest = hashlib.sha256(text.encode()).digest()
-    # Everything that a job can reveal: at this site, it has run to its end.
-    revealed = steps.disclosures(pipeline, lambda _, __: True)
-    site.audit.append("revealed", job=job.id, disclosures=revealed, result_sha256=digest.hex())
-    return digest
 
 
 def _was_in(site: Site, job_id: str) -> bool:
@@ -272,36 +234,32 @@ def _was_in(site: Site, job_id: str) -> bool:
         return False
 
 
-def _save_together(directory: Path, pipeline: Pipeline, fitted: list[Fitted]) -> None:
-    """All steps in one estimator, and what a later job that extends this one needs of them."""
-    made = [
-        (f"{number}-{step.transform}", estimator, list(estimator.feature_names_in_))
-        for number, (step, result) in enumerate(zip(pipeline.steps, fitted, strict=True))
-        if (estimator := result.estimator()) is not None
-    ]
-    if made:
-        fresh = directory / "pipeline.skops.new"
-        storage.save(FederatedColumnTransformer.fitted(made), fresh)
-        fresh.replace(directory / "pipeline.skops")
-    memories = [result.memory() for result in fitted if isinstance(result, FittedIdentifiers)]
-    if memories:
-        # After a crash, again: the same.
-        (directory / MEMORY_FILE).unlink(missing_ok=True)
-        write_private(directory / MEMORY_FILE, json.dumps(memories).encode())
-
-
 async def _report_failure(ch: Channel, error: CommonscaleError) -> None:
-    """Tell everyone why this site cannot go on, unless the job is over anyway."""
+    """Tell everyone why this site cannot go on."""
     failure = Failure(code=type(error).__name__, message=str(error))
     try:
         with anyio.fail_after(DEADLINE_GRACE_S):
-            await ch.send(HUB, Outcome, lambda: Outcome(failure=failure))
+            await ch.send(COORDINATOR, Outcome, lambda: Outcome(failure=failure))
     except (CommonscaleError, TimeoutError) as unsent:
         log.info("failure not delivered", run=ch.run, why=str(unsent))
 
 
-async def _end(site: Site, job: SiteJob, error: CommonscaleError) -> None:
+async def _end(site: Site, job: SiteJob, ch: Channel, error: CommonscaleError) -> None:
+    """The site's part is over without a result: say so, unless the job is over anyway, and keep why."""
+    if not isinstance(error, RunOver | UnknownJob):
+        await _report_failure(ch, error)
     log.warning("job ended without a result", job=job.id, error=type(error).__name__, why=str(error))
+    await offload(_note_revealed, site, job, ch)
     await offload(site.jobs.end, job.id, "failed", str(error))
     # A decision that came while the job was ending.
     await offload(approvals.note_ended, site.jobs, site.audit, [job.id])
+
+
+def _note_revealed(site: Site, job: SiteJob, ch: Channel) -> None:
+    """What a job that did not end well has revealed nevertheless."""
+    if ch.ledger.opened:
+        try:
+            revealed = disclosure.report(job.id, Pipeline.from_bytes(job.spec), ch.ledger)
+            site.audit.append("revealed", job=job.id, disclosures=revealed)
+        except TransientError as error:
+            log.warning("what was revealed is not in the audit log", job=job.id, why=str(error))

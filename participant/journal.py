@@ -1,10 +1,7 @@
 """A site's memory: what it has made (once) and which jobs it is in. Blocking parts run in threads."""
 
-from __future__ import annotations
-
 import hashlib
 import secrets
-import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,22 +9,27 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from commonscale.channel.slot import Slot
 from commonscale.concurrency import offload
-from commonscale.database import Database
+from commonscale.config import ParticipantConfig
+from commonscale.database import Database, now_ms, row_of, table_of
 from commonscale.errors import Disagreement, StateLost, StoreUnavailable, UnknownJob
 from commonscale.files import private_directory
-from commonscale.slot import Slot
 from participant.vault import Vault
 
 _JOURNAL = sa.table(
     "journal", *map(sa.column, ("run", "kind", "sender", "receiver", "job_id", "payload", "blob", "sha256"))
 )
 INLINE_BYTES = 64 << 10
-_JOB_COLUMNS = (
-    "id", "spec", "analyst", "state", "approval", "reason", "deadline_at_ms", "received_at_ms", "error",
-    "decided_by", "decided_at_ms", "noted",
-)  # fmt: skip
-_JOBS = sa.table("jobs", *map(sa.column, _JOB_COLUMNS))
+MIGRATIONS = Path(__file__).parent / "migrations"
+
+
+def open_database(config: ParticipantConfig) -> Database:
+    """The site's journal; only its owner may read it."""
+    private_directory(config.state)
+    database = Database(f"sqlite:///{config.state / 'participant.db'}", MIGRATIONS)
+    (config.state / "participant.db").chmod(0o600)
+    return database
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,9 @@ class SiteJob:
         return self.approval == "pending" and self.state == "open"
 
 
+_JOBS = table_of("jobs", SiteJob)
+
+
 class Journal:
     """Made messages, stored before they are sent; secrets are locked in the vault.
 
@@ -80,23 +85,19 @@ class Journal:
 
     def sweep(self) -> None:
         """Remove files that no row names: a crash came between the two."""
-        with self._database.reading() as connection:
-            named = set(connection.scalars(sa.select(_JOURNAL.c.blob).where(_JOURNAL.c.blob.is_not(None))))
+        rows = self._database.rows(sa.select(_JOURNAL.c.blob).where(_JOURNAL.c.blob.is_not(None)))
+        named = {row.blob for row in rows}
         for path in self._directory.iterdir():
             if path.name not in named:
                 path.unlink(missing_ok=True)
 
     def _find(self, slot: Slot) -> bytes | None:
-        query = sa.select(_JOURNAL.c.payload, _JOURNAL.c.blob, _JOURNAL.c.sha256).where(
-            _JOURNAL.c.run == slot.run, _JOURNAL.c.kind == slot.kind,
-            _JOURNAL.c.sender == slot.sender, _JOURNAL.c.receiver == slot.receiver,
-        )  # fmt: skip
-        with self._database.reading() as connection:
-            row = connection.execute(query).one_or_none()
-        if row is None:
-            return None
-        stored = row.payload if row.blob is None else self._read(slot, row.blob, row.sha256)
-        return self._vault.unlock(stored, slot.context()) if _is_secret(slot) else stored
+        key = [_JOURNAL.c[name] == value for name, value in vars(slot).items()]
+        query = sa.select(_JOURNAL.c.payload, _JOURNAL.c.blob, _JOURNAL.c.sha256).where(*key)
+        for row in self._database.rows(query):
+            stored = row.payload if row.blob is None else self._read(slot, row.blob, row.sha256)
+            return self._vault.unlock(stored, slot.context()) if _is_secret(slot) else stored
+        return None
 
     def _read(self, slot: Slot, blob: str, sha256: bytes) -> bytes:
         try:
@@ -112,10 +113,7 @@ class Journal:
 
     def _insert(self, slot: Slot, payload: bytes) -> None:
         stored = self._vault.lock(payload, slot.context()) if _is_secret(slot) else payload
-        row: dict[str, Any] = {
-            "run": slot.run, "kind": slot.kind, "sender": slot.sender, "receiver": slot.receiver,
-            "job_id": slot.job_id, "payload": stored, "blob": None, "sha256": None,
-        }  # fmt: skip
+        row: dict[str, Any] = {**vars(slot), "job_id": slot.job_id, "payload": stored, "blob": None, "sha256": None}
         if len(stored) > INLINE_BYTES:
             row |= {"payload": None, "blob": secrets.token_hex(16), "sha256": hashlib.sha256(stored).digest()}
             try:
@@ -123,8 +121,7 @@ class Journal:
             except OSError as error:
                 raise StoreUnavailable(f"The journal takes no more: {error.strerror}.") from None
         # A primary key: a second making of the same slot fails here, before anything is sent.
-        with self._database.writing() as connection:
-            connection.execute(sa.insert(_JOURNAL).values(row))
+        self._database.write(sa.insert(_JOURNAL).values(row))
 
 
 def _is_secret(slot: Slot) -> bool:
@@ -141,10 +138,9 @@ class SiteJobs:
 
     def open(self, job_id: str, spec: bytes, analyst: str, deadline_at_ms: int) -> SiteJob:
         """Note an invitation; the same again changes nothing, another spec under the same id is refused."""
-        record = SiteJob(job_id, spec, analyst, "open", "", "", deadline_at_ms, time.time_ns() // 1_000_000)
+        record = SiteJob(job_id, spec, analyst, "open", "", "", deadline_at_ms, now_ms())
         try:
-            with self._database.writing() as connection:
-                connection.execute(sa.insert(_JOBS).values({name: getattr(record, name) for name in _JOB_COLUMNS}))
+            self._database.write(sa.insert(_JOBS).values(row_of(record)))
         except sa.exc.IntegrityError:
             existing = self.get(job_id)
             if existing.spec != spec:
@@ -156,11 +152,9 @@ class SiteJobs:
 
     def get(self, job_id: str) -> SiteJob:
         """One job."""
-        with self._database.reading() as connection:
-            row = connection.execute(sa.select(_JOBS).where(_JOBS.c.id == job_id)).one_or_none()
-        if row is None:
-            raise UnknownJob(f"This site knows no job {job_id}.")
-        return SiteJob(**row._mapping)
+        for row in self._database.rows(sa.select(_JOBS).where(_JOBS.c.id == job_id)):
+            return SiteJob(**row._mapping)
+        raise UnknownJob(f"This site knows no job {job_id}.")
 
     def all(
         self, state: str | None = None, *, before: SiteJob | None = None, limit: int | None = None
@@ -172,8 +166,7 @@ class SiteJobs:
         if before is not None:
             at, same = _JOBS.c.received_at_ms, _JOBS.c.received_at_ms == before.received_at_ms
             query = query.where(sa.or_(at < before.received_at_ms, sa.and_(same, _JOBS.c.id > before.id)))
-        with self._database.reading() as connection:
-            return [SiteJob(**row._mapping) for row in connection.execute(query)]
+        return [SiteJob(**row._mapping) for row in self._database.rows(query)]
 
     def ask(self, job_id: str) -> bool:
         """Put a job before a person, once; says whether this was the time."""
@@ -182,16 +175,14 @@ class SiteJobs:
     def decide(self, job_id: str, approval: str, reason: str, by: str) -> bool:
         """Approve or refuse, if the job waits for that: of several people one decides; says whether this one did."""
         waits = sa.and_(_JOBS.c.approval == "pending", _JOBS.c.state == "open")
-        now_ms = time.time_ns() // 1_000_000
         return self._change(
-            job_id, waits, approval=approval, reason=reason, decided_by=by, decided_at_ms=now_ms, noted=False
+            job_id, waits, approval=approval, reason=reason, decided_by=by, decided_at_ms=now_ms(), noted=False
         )
 
     def ended_unnoted(self) -> list[str]:
         """Ended jobs with a decision that the audit log may not have."""
         unnoted = sa.and_(_JOBS.c.decided_by != "", _JOBS.c.noted == sa.false(), _JOBS.c.state != "open")
-        with self._database.reading() as connection:
-            return list(connection.scalars(sa.select(_JOBS.c.id).where(unnoted)))
+        return [row.id for row in self._database.rows(sa.select(_JOBS.c.id).where(unnoted))]
 
     def set_noted(self, job_id: str) -> None:
         """The audit log has the decision."""
@@ -208,6 +199,4 @@ class SiteJobs:
             (self._files / blob).unlink(missing_ok=True)
 
     def _change(self, job_id: str, condition: sa.ColumnElement[bool], **values: Any) -> bool:
-        with self._database.writing() as connection:
-            done = connection.execute(sa.update(_JOBS).where(_JOBS.c.id == job_id, condition).values(values))
-        return done.rowcount == 1
+        return self._database.write(sa.update(_JOBS).where(_JOBS.c.id == job_id, condition).values(values)) == 1

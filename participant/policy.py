@@ -1,13 +1,13 @@
 """A site's policy: what may be computed on its rows. A refusal says why, and nothing of the data."""
 
-from __future__ import annotations
-
+import importlib
 from fnmatch import fnmatchcase
 
 from commonscale.config import Policy
-from commonscale.encodingspec import IdentifierStep, TargetStep
 from commonscale.errors import Refused
 from commonscale.pipeline import Pipeline
+from commonscale.plan import Plan, plan_of
+from commonscale.transforms import TRANSFORMS, Transform
 from crypto import native_apsi
 
 
@@ -17,34 +17,57 @@ def check_request(policy: Policy, pipeline: Pipeline, analyst: str) -> None:
         raise Refused(f"Its policy does not allow jobs of analyst {analyst!r}.")
     if len(pipeline.sites) < policy.min_sites:
         raise Refused(f"Its policy asks for at least {policy.min_sites} sites; the job names {len(pipeline.sites)}.")
-    for step in pipeline.steps:
-        if step.transform not in policy.transforms:
-            raise Refused(f"Its policy does not allow the transform {step.transform!r}.")
-        for way in sorted(step.ways_for(len(pipeline.sites)) - set(policy.sums)):
-            raise Refused(f"Its policy does not allow sums by {way!r}; allowed: {', '.join(policy.sums)}.")
-        if step.ckks_options and step.ckks_options.profile == "test" and not policy.test_profile:
-            raise Refused("Its policy does not allow the profile 'test', which is not secure.")
-        if isinstance(step, IdentifierStep) and _compares(step) and step.variant not in policy.identifiers:
-            allowed = ", ".join(policy.identifiers)
-            raise Refused(f"Its policy does not allow identifiers by {step.variant!r}; allowed: {allowed}.")
-        for column in dict.fromkeys([*step.columns, *step.numeric_columns]):
+    allowed = allowed_transforms(policy)
+    # Before any plan is made, which takes time.
+    for number, step in enumerate(pipeline.steps):
+        if step.transform not in allowed:
+            raise Refused(f"Its policy does not allow the transform {step.transform!r} of step {number}.")
+    for number, step in enumerate(pipeline.steps):
+        _check_step(policy, number, step, plan_of(step, len(pipeline.sites)))
+
+
+def _check_step(policy: Policy, number: int, step: Transform, plan: Plan) -> None:
+    """Of one step: how it pools numbers, what it opens, and what it asks of which columns."""
+    where = f"step {number} ({step.transform})"
+    for method in sorted(plan.methods - set(policy.methods)):
+        raise Refused(
+            f"Its policy does not allow the method {method!r} that {where} uses; allowed: {', '.join(policy.methods)}.",
+            "Its operator may add it to policy.methods; see SECURITY.md first." if method == "ckks" else "",
+        )
+    if "test" in plan.profiles and not policy.test_profile:
+        raise Refused(f"Its policy does not allow the profile 'test', which is not secure, in {where}.")
+    for reveal in plan.all_reveals:
+        if _any_match(reveal.what, policy.never_reveal):
+            raise Refused(f"Its policy does not allow to reveal what {where} may open: {reveal.what}.")
+    for query in plan.queries:
+        for column in dict.fromkeys([*query.columns, *query.numeric_columns, *query.text_columns]):
             if not _any_match(column, policy.columns):
-                raise Refused(f"Its policy does not allow the column {column!r}.")
+                raise Refused(
+                    f"Its policy does not allow the column {column!r}, of which {where} asks for {query.title}."
+                )
+    for column in step.columns:
+        if not _any_match(column, policy.columns):
+            raise Refused(f"Its policy does not allow the column {column!r}, which {where} transforms.")
+
+
+def allowed_transforms(policy: Policy) -> list[str]:
+    """As the site says, or those that belong to the default by their own word."""
+    if policy.transforms is not None:
+        return policy.transforms
+    return [name for name, kind in TRANSFORMS.items() if kind.allowed_by_default]
 
 
 def check_machine(pipeline: Pipeline) -> None:
     """Raise Refused where a step asks for what this machine cannot run: now, and not in the middle of the job."""
-    if any(
-        isinstance(step, IdentifierStep) and step.backend == "native" and _compares(step) for step in pipeline.steps
-    ):
-        try:
+    methods = {method for step in pipeline.steps for method in plan_of(step, len(pipeline.sites)).methods}
+    try:
+        if "apsi-native" in methods:
             native_apsi.available()
-        except native_apsi.UnavailableError as error:
-            raise Refused(f"Its machine cannot run backend 'native': {error}") from None
-
-
-def _compares(step: IdentifierStep) -> bool:
-    return not (isinstance(step, TargetStep) and step.means == "local")
+        if methods & {"ckks", "apsi"}:
+            importlib.import_module("openfhe")
+    except (native_apsi.UnavailableError, ImportError) as error:
+        named = " or ".join(repr(method) for method in sorted(methods & {"apsi-native", "apsi", "ckks"}))
+        raise Refused(f"Its machine cannot run method {named}: {error}") from None
 
 
 def check_rows(policy: Policy, rows: int) -> None:

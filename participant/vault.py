@@ -4,8 +4,6 @@ Key shares and job keys stand in the site's journal only in this form. The key f
 secret, a token); whoever has a copy of the state directory without it has no share.
 """
 
-from __future__ import annotations
-
 import os
 import secrets
 from pathlib import Path
@@ -16,7 +14,7 @@ from cryptography.hazmat.primitives.kdf.scrypt import Scrypt
 
 from commonscale.config import VaultConfig
 from commonscale.errors import ConfigError, StateLost
-from commonscale.files import write_private
+from commonscale.files import read_file, write_private
 
 KEY_BYTES = 32
 _NONCE_BYTES = 12
@@ -53,10 +51,7 @@ def open_vault(config: VaultConfig, state: Path) -> Vault:
     """From a passphrase (environment or file), else from the key file, which is made at the first start."""
     passphrase = os.environ.get(PASSPHRASE_VARIABLE, "")
     if config.passphrase_file is not None:
-        try:
-            passphrase = config.passphrase_file.read_text(encoding="utf-8").strip()
-        except OSError as error:
-            raise ConfigError(f"Cannot read {config.passphrase_file}: {error.strerror}.") from None
+        passphrase = read_file(config.passphrase_file).decode().strip()
         if not passphrase:
             raise ConfigError(f"{config.passphrase_file} holds no passphrase.")
     if passphrase:

@@ -1,7 +1,5 @@
 """Jobs on categorical columns, and the pooled dictionary that they are compared with."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,25 +7,26 @@ from typing import Any
 import anyio
 import pytest
 
+from commonscale.categories import TextRules
+from commonscale.channel.slot import COORDINATOR
 from commonscale.concurrency import first_error
 from commonscale.errors import CommonscaleError
+from commonscale.hidden import HIDDEN
 from commonscale.pipeline import Pipeline
 from commonscale.results import canonical_json
-from commonscale.slot import HUB
-from commonscale.transforms.categories import TextRules
-from commonscale.transforms.encodings import FittedIdentifiers
-from tests.federation import CategoryTable, Federation
+from commonscale.statistics.target import TargetMeans
+from tests.federation import CategorySource, Federation, Result
 
 SITES = ("east", "north", "south", "west")
-# Every way to common identifiers.
-VARIANTS: dict[str, dict[str, Any]] = {
-    "oprf": {"variant": "oprf"},
-    "apsi": {"variant": "apsi"},
-    "apsi-both": {"variant": "apsi", "both_directions": True},
-    "otmppsi-2": {"variant": "otmppsi"},
-    "otmppsi-2-general": {"variant": "otmppsi", "general": True},
-    "otmppsi-3": {"variant": "otmppsi", "threshold": 3},
-    "otmppsi-n": {"variant": "otmppsi", "threshold": "n"},
+# Every method to common identifiers, with the options that change its course.
+METHODS: dict[str, dict[str, Any]] = {
+    "oprf": {"method": "oprf"},
+    "apsi": {"method": "apsi"},
+    "apsi-both": {"method": "apsi", "both_directions": True},
+    "otmppsi-2": {"method": "otmppsi"},
+    "otmppsi-2-general": {"method": "otmppsi", "general": True},
+    "otmppsi-3": {"method": "otmppsi", "threshold": 3},
+    "otmppsi-n": {"method": "otmppsi", "threshold": "n"},
 }
 Cells = Mapping[str, Mapping[str, Sequence[Any]]]
 
@@ -44,16 +43,16 @@ def job(sites: Sequence[str], columns: Sequence[str], **step: Any) -> Pipeline:
     return Pipeline.model_validate({"sites": list(sites), "steps": [step]})
 
 
-def tables_of(cells: Cells) -> dict[str, CategoryTable]:
-    return {site: CategoryTable(columns) for site, columns in cells.items()}
+def tables_of(cells: Cells) -> dict[str, CategorySource]:
+    return {site: CategorySource(columns) for site, columns in cells.items()}
 
 
-def run(directory: Path, tables: Mapping[str, CategoryTable], columns: Sequence[str], **step: Any) -> dict[str, Any]:
+def run(directory: Path, tables: Mapping[str, CategorySource], columns: Sequence[str], **step: Any) -> dict[str, Any]:
     """All roles to their end."""
     return anyio.run(Federation(directory, list(tables)).run, job(list(tables), columns, **step), tables)
 
 
-def failure(federation: Federation, pipeline: Pipeline, tables: Mapping[str, CategoryTable]) -> CommonscaleError:
+def failure(federation: Federation, pipeline: Pipeline, tables: Mapping[str, CategorySource]) -> CommonscaleError:
     """The error of the role that noticed first."""
     with pytest.raises(BaseException) as caught:
         anyio.run(federation.run, pipeline, tables)
@@ -66,22 +65,29 @@ def held(results: Mapping[str, Any], index: int) -> dict[str, dict[str | None, i
     """Of one column, at every site: the identifiers of its values."""
     found = {}
     for site, fitted in results.items():
-        if site != HUB:
+        if site != COORDINATOR:
             dictionary = fitted.dictionaries[index]
             found[site] = dict(zip(dictionary.values, dictionary.identifiers, strict=True))
     return found
 
 
+def means_of(result: Result) -> TargetMeans:
+    """What a target encoding ends with at a site."""
+    _, means = result.fitted
+    assert isinstance(means, TargetMeans)
+    return means
+
+
 def assert_equals_pooled(
-    results: Mapping[str, FittedIdentifiers],
-    tables: Mapping[str, CategoryTable],
+    results: Mapping[str, Result],
+    tables: Mapping[str, CategorySource],
     columns: Sequence[str],
     rules: TextRules = TextRules(),  # noqa: B008 - it is frozen
     threshold: int = 2,
 ) -> None:
     """The pooled dictionary up to renaming, 0 … size - 1; below the threshold a value is another one at every site."""
     assert len({canonical_json(fitted.parameters()) for fitted in results.values()}) == 1
-    assert results[HUB].dictionaries == ()
+    assert results[COORDINATOR].dictionaries is HIDDEN
     pooled = {site: table.categories(columns, rules) for site, table in tables.items()}
     for index in range(len(columns)):
         found = held(results, index)
@@ -92,4 +98,12 @@ def assert_equals_pooled(
                 holders = sum(text in other[index] for other in pooled.values())
                 meant = text if holders >= threshold else (text, site)
                 assert number_of.setdefault(meant, identifier) == identifier, "one identifier a value"
-        assert sorted(number_of.values()) == list(range(results[HUB].sizes[index])), "without gaps, none twice"
+        assert sorted(number_of.values()) == list(range(results[COORDINATOR].sizes[index])), "without gaps, none twice"
+
+
+def assert_one_layout(results: Mapping[str, Result]) -> None:
+    """What holds when a lie cannot be noticed: all roles end with the same sizes and the same hash, inside them."""
+    assert len({(fitted.sizes, fitted.digest) for fitted in results.values()}) == 1
+    for texts in held(results, 0).values():
+        assert len(set(texts.values())) == len(texts)
+        assert all(0 <= number < results[COORDINATOR].sizes[0] for number in texts.values())

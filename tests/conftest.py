@@ -1,7 +1,5 @@
 """Fixtures that several kinds of tests share."""
 
-from __future__ import annotations
-
 import glob
 import os
 import pwd
@@ -13,6 +11,8 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from tests.patience import PATIENCE_S
 
 # Examples share one machine with daemons of other tests: no time limit per example, same examples every time.
 settings.register_profile(
@@ -59,7 +59,7 @@ def postgres_url() -> Iterator[str]:
     cluster = directory / "cluster"
 
     def run(*command: str) -> None:
-        subprocess.run(command, check=True, capture_output=True, cwd=directory, timeout=120, **as_user)
+        subprocess.run(command, check=True, capture_output=True, cwd=directory, timeout=PATIENCE_S, **as_user)
 
     run(str(programs / "initdb"), "-D", str(cluster), "-U", "postgres", "-A", "trust", "--no-sync", "-E", "UTF8")
     options = f"-k {directory} -c listen_addresses='' -c fsync=on"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,27 +13,30 @@ import numpy as np
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 
-from commonscale import steps
-from commonscale.channel import Channel, Mailbox, NoObserver, Observer
+from commonscale.categories import TextRules, canonical
+from commonscale.channel.channel import Channel, Mailbox, Observer
+from commonscale.channel.mailbox import MemoryMailbox
+from commonscale.channel.seal import JobKeys
+from commonscale.channel.slot import COORDINATOR, Slot
 from commonscale.identity import Authority, Identity, Role
-from commonscale.mailbox import MemoryMailbox
+from commonscale.ordering import to_keys
 from commonscale.pipeline import Pipeline
 from commonscale.pki import CertificateAuthority, request
 from commonscale.protocols import admission
-from commonscale.protocols.categories.layout import Remembered
-from commonscale.seal import JobKeys
-from commonscale.slot import HUB, Slot
-from commonscale.transforms.categories import TextRules, canonical
-from commonscale.transforms.encodings import FittedIdentifiers
-from commonscale.transforms.results import Fitted
+from commonscale.reveal import Ledger
+from commonscale.running import CoordinatorPool, SitePool, run_step
+from commonscale.sources import queries
+from commonscale.sources.queries import Query
+from commonscale.statistics.layout import Remembered
+from commonscale.transforms import Transform
 from commonscale.v1.protocols_pb2 import Column, ColumnKind, Signed
 from crypto import signing
 
 JOB = "job-1"
 
 
-class NumpyTable:
-    """A site's table as an array: what the participant's DuckDB source is compared with."""
+class NumpySource:
+    """A site's table as an array: what the participant's sources are compared with."""
 
     def __init__(self, columns: Sequence[str], rows: np.ndarray) -> None:
         self.columns = list(columns)
@@ -42,30 +46,51 @@ class NumpyTable:
         values = self.rows[:, self.columns.index(column)]
         return values[~np.isnan(values)]
 
-    def sums(self, columns: Sequence[str]) -> list[tuple[int, float, float]]:
-        present = [self._present(column) for column in columns]
+    def answer(self, query: Query[Any]) -> Any:
+        present = [self._present(column) for column in query.columns]
         with np.errstate(over="ignore"):
-            return [(len(x), float(x.sum()), float(np.square(x).sum())) for x in present]
+            return self._answer(query, present)
 
-    def extremes(self, columns: Sequence[str]) -> list[tuple[float, float] | None]:
-        present = [self._present(column) for column in columns]
-        return [(float(x.min()), float(x.max())) if len(x) else None for x in present]
+    def _answer(self, query: Query[Any], present: list[np.ndarray]) -> Any:
+        match query:
+            case queries.Sums():
+                return np.array([[len(x), x.sum(), np.square(x).sum()] for x in present]).T
+            case queries.Deviations():
+                deviations = [x - centre for x, centre in zip(present, query.around, strict=True)]
+                return np.array([[d.sum(), np.square(d).sum()] for d in deviations]).T
+            case queries.Extremes():
+                return np.array([[x.min(), x.max()] if len(x) else [np.nan, np.nan] for x in present]).T
+            case queries.CountsAt():
+                keys = [np.sort(to_keys(x)) for x in present]
+                found = [
+                    np.searchsorted(keys[cuts.column], [cuts.first + i * cuts.step for i in range(cuts.count)], "right")
+                    for cuts in map(_unsigned, query.cuts)
+                ]
+                return np.concatenate(found).astype(np.uint64)
+            case queries.Folded():
+                return query.fold([present])
+        raise TypeError(type(query).__name__)
 
-    def ordered(self, columns: Sequence[str]) -> list[np.ndarray]:
-        return [np.sort(self._present(column)) for column in columns]
 
-    def deviations(self, columns: Sequence[str], means: Sequence[float]) -> list[tuple[float, float]]:
-        present = [self._present(column) - mean for column, mean in zip(columns, means, strict=True)]
-        return [(float(d.sum()), float(np.square(d).sum())) for d in present]
+def _unsigned(cuts: queries.Cuts) -> queries.Cuts:
+    return queries.Cuts(cuts.column, np.uint64(cuts.first), np.uint64(cuts.step), cuts.count)
 
 
 @dataclass(frozen=True)
-class CategoryTable:
+class CategorySource:
     """A site's table as lists of cells, what earlier jobs left there by their id, and its models by name."""
 
     cells: Mapping[str, Sequence[Any]]
-    memories: Mapping[str, FittedIdentifiers] = field(default_factory=dict)
+    memories: Mapping[str, Result] = field(default_factory=dict)
     models: Mapping[str, Any] = field(default_factory=dict)
+
+    def answer(self, query: Query[Any]) -> Any:
+        match query:
+            case queries.Frequencies():
+                return self.categories(query.columns, query.rules)
+            case queries.TargetSums():
+                return self._target_sums(query)
+        raise TypeError(type(query).__name__)
 
     def categories(self, columns: Sequence[str], rules: TextRules) -> list[dict[str | None, int]]:
         found: list[dict[str | None, int]] = []
@@ -77,32 +102,47 @@ class CategoryTable:
             found.append(counts)
         return found
 
-    def target_sums(
-        self, columns: Sequence[str], target: str, rules: TextRules
-    ) -> list[dict[str | None, tuple[int, float]]]:
+    def _target_sums(self, query: queries.TargetSums) -> list[dict[str | None, tuple[int, float]]]:
         found: list[dict[str | None, tuple[int, float]]] = []
-        for column in columns:
+        for column in query.columns:
             sums: dict[str | None, tuple[int, float]] = {}
-            for cell, number in zip(self.cells[column], self.cells[target], strict=True):
-                count, total = sums.get(canonical(cell, rules), (0, 0.0))
+            for cell, number in zip(self.cells[column], self.cells[query.target], strict=True):
+                count, total = sums.get(canonical(cell, query.rules), (0, 0.0))
                 more = (0, 0.0) if number is None else (1, float(number))
-                sums[canonical(cell, rules)] = (count + more[0], total + more[1])
+                sums[canonical(cell, query.rules)] = (count + more[0], total + more[1])
             found.append(sums)
         return found
 
     def remembered(self, job_id: str, columns: Sequence[str], rules: TextRules) -> Remembered | None:
-        fitted = self.memories.get(job_id)
-        if fitted is None:
+        result = self.memories.get(job_id)
+        if result is None:
             return None
-        assert fitted.columns == tuple(columns)
-        assert fitted.rules == rules
-        return Remembered(fitted.dictionaries, fitted.layout)
+        assert result.step.columns == list(columns)
+        assert result.step.rules == rules
+        return Remembered(result.dictionaries, result.digest)
 
     def model(self, name: str) -> Any:
         return self.models[name]
 
 
-Table = NumpyTable | CategoryTable
+Table = NumpySource | CategorySource
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a role ends a step with."""
+
+    step: Transform
+    fitted: Any
+
+    def parameters(self) -> dict[str, Any]:
+        return self.step.parameters(self.fitted)
+
+    def estimator(self) -> Any:
+        return self.step.estimator(self.fitted)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.fitted, name)
 
 
 class MemoryJournal:
@@ -143,12 +183,18 @@ class MemoryShelf:
     def put(self, name: str, content: bytes) -> None:
         self.sets[name] = content
 
+    def drop(self, name: str) -> None:
+        self.sets.pop(name, None)
+
+    def names(self) -> Sequence[str]:
+        return list(self.sets)
+
 
 def schema(pipeline: Pipeline) -> list[Column]:
     """The first step's columns, with kinds that fit: the same at all sites."""
     number, text = ColumnKind.COLUMN_KIND_NUMBER, ColumnKind.COLUMN_KIND_TEXT
     step = pipeline.steps[0]
-    kinds = dict.fromkeys(step.numeric_columns, number) | dict.fromkeys(step.categorical_columns, text)
+    kinds = dict.fromkeys(step.numeric_columns, number) | dict.fromkeys(step.text_columns, text)
     return [Column(name=name, kind=kind) for name, kind in kinds.items()]
 
 
@@ -160,30 +206,26 @@ class Federation:
         self.authority = Authority(self.ca.certificate)
         self.members = {name: self.enrol(name) for name in names}
         self.mailbox = MemoryMailbox()
-        self.shelves = {name: MemoryShelf() for name in (HUB, *names)}
+        self.shelves = {name: MemoryShelf() for name in (COORDINATOR, *names)}
+        # What each role has seen opened.
+        self.ledgers = {name: Ledger() for name in (COORDINATOR, *names)}
 
     def enrol(self, name: str, role: Role = Role.SITE) -> Member:
         key = signing.generate()
         return Member(name, key, self.ca.approve(request(Identity(role, name), [], key)))
 
     def channel(self, run: str, me: str, mailbox: Mailbox | None = None, observer: Observer | None = None) -> Channel:
-        journal = {} if me == HUB else {"journal": self.members[me].journal}
+        journal = {} if me == COORDINATOR else {"journal": self.members[me].journal}
         return Channel(
             run,
             me,
             tuple(self.members),
             mailbox or self.mailbox,
-            observer=observer or NoObserver(),
+            observer=observer or Observer(),
             shelf=self.shelves[me],
+            ledger=self.ledgers[me],
             **journal,
         )
-
-    async def site(
-        self, name: str, pipeline: Pipeline, table: Table, mailbox: Mailbox | None = None,
-        observer: Observer | None = None, spec: bytes | None = None,
-    ) -> Fitted:  # fmt: skip
-        ch = await self.admitted_site(name, pipeline, mailbox, observer, spec)
-        return await steps.party(ch, pipeline.steps[0], table)
 
     async def admitted_site(
         self, name: str, pipeline: Pipeline, mailbox: Mailbox | None = None,
@@ -196,25 +238,37 @@ class Federation:
         keys = JobKeys.from_bytes(await ch.keep("Keys", lambda: JobKeys.generate().to_bytes()))
         der = member.certificate.public_bytes(serialization.Encoding.DER)
         answer = admission.acceptance(spec, keys, schema(pipeline))
-        await ch.send(HUB, Signed, lambda: admission.sign_answer(ch, answer, member.key, der))
-        return (await admission.party(ch, spec, keys, member.key, self.authority)).step(0)
-
-    async def hub(self, pipeline: Pipeline, mailbox: Mailbox | None = None, observer: Observer | None = None) -> Fitted:
-        return await steps.coordinator(await self.admitted_coordinator(mailbox, observer), pipeline.steps[0])
+        signed = partial(admission.sign_answer, ch, answer, member.key, der)
+        await ch.under(admission.VERDICTS).send(COORDINATOR, Signed, signed)
+        return (await admission.site(ch, spec, keys, member.key, self.authority)).step(0)
 
     async def admitted_coordinator(self, mailbox: Mailbox | None = None, observer: Observer | None = None) -> Channel:
         """The coordinator's end of the first step."""
-        return (await admission.coordinator(self.channel(JOB, HUB, mailbox, observer))).step(0)
+        return (await admission.coordinator(self.channel(JOB, COORDINATOR, mailbox, observer))).step(0)
 
-    async def run(self, pipeline: Pipeline, tables: Mapping[str, Table]) -> dict[str, Fitted]:
-        """All roles to their end; the coordinator's result is under HUB."""
-        results: dict[str, Fitted] = {}
+    async def site(
+        self, name: str, pipeline: Pipeline, table: Table, mailbox: Mailbox | None = None,
+        observer: Observer | None = None, spec: bytes | None = None,
+    ) -> Result:  # fmt: skip
+        ch = await self.admitted_site(name, pipeline, mailbox, observer, spec)
+        step = pipeline.steps[0]
+        return Result(step, await run_step(SitePool(ch, table, table), step))
 
-        async def role(name: str, work: Awaitable[Fitted]) -> None:
+    async def coordinator(
+        self, pipeline: Pipeline, mailbox: Mailbox | None = None, observer: Observer | None = None
+    ) -> Result:
+        step = pipeline.steps[0]
+        return Result(step, await run_step(CoordinatorPool(await self.admitted_coordinator(mailbox, observer)), step))
+
+    async def run(self, pipeline: Pipeline, tables: Mapping[str, Table]) -> dict[str, Result]:
+        """All roles to their end; the coordinator's result is under COORDINATOR."""
+        results: dict[str, Result] = {}
+
+        async def role(name: str, work: Awaitable[Result]) -> None:
             results[name] = await work
 
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(role, HUB, self.hub(pipeline))
+            tasks.start_soon(role, COORDINATOR, self.coordinator(pipeline))
             for name in self.members:
                 tasks.start_soon(role, name, self.site(name, pipeline, tables[name]))
         return results

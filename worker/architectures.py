@@ -1,7 +1,5 @@
 """Networks of the tabular data sets: Table VII of the paper, without the normalization of activations."""
 
-from __future__ import annotations
-
 from worker.model import Architecture, Task
 
 BREAST_CANCER = Architecture(inputs=30, hidden=(12, 8), outputs=1, task=Task.BINARY)

@@ -1,7 +1,5 @@
 """Federated averaging (FedAvg): W = sum of n_i/n · W_i."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -3,15 +3,13 @@
 Precision is the caller's: float32 in, float32 out.
 """
 
-from __future__ import annotations
-
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 FloatArray: TypeAlias = npt.NDArray[np.floating[Any]]
-Targets: TypeAlias = npt.NDArray[Any]  # class numbers or real values, one a row
+Targets: TypeAlias = npt.NDArray[Any]  # class numbers or real values, one per row
 
 
 def binary_cross_entropy(outputs: FloatArray, targets: Targets) -> tuple[float, FloatArray]:

@@ -4,8 +4,6 @@ Weights are a plain list of arrays, W1, b1, W2, b2, …: they can be averaged, c
 is an argument everywhere: the same generator gives the same network.
 """
 
-from __future__ import annotations
-
 import enum
 import itertools
 from collections.abc import Callable

@@ -3,8 +3,6 @@
 The optimizer begins anew in every call: a site keeps no state between rounds, and weights are all that travels.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -23,8 +23,8 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from commonscale.categories import canonical
 from commonscale.errors import ConfigError
-from commonscale.transforms.categories import canonical
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 Labels: TypeAlias = npt.NDArray[np.int64]

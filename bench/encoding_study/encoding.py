@@ -14,8 +14,6 @@ label); whatever is counted or averaged (z-scores, target encodings) is of train
 Numbers have z-scores from the federation's sums, or of each site's own rows: *local* and *uniform-encoding*.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -28,15 +26,15 @@ from scipy import sparse
 from bench.encoding_study.data import Rows, Table, Texts
 from bench.normalization_study.data import Part
 from bench.normalization_study.federated import zscore
-from commonscale.protocols.categories import target_means
-from commonscale.transforms.categories import Dictionary
-from commonscale.transforms.encoders import FederatedOneHotEncoder, FederatedTargetEncoder
-from commonscale.transforms.text_encoders import (
+from commonscale.categories import Dictionary, text_integer
+from commonscale.estimators.encoders import FederatedOneHotEncoder, FederatedTargetEncoder
+from commonscale.estimators.text_encoders import (
     BytesNormEncoder,
     ModNormEncoder,
     RollingHashEncoder,
-    text_integer,
 )
+from commonscale.sources.queries import TargetSum
+from commonscale.statistics.target import local_means
 
 SMOOTHING = 10.0  # α of target encoding; the paper names none
 Singles: TypeAlias = npt.NDArray[np.float32]
@@ -195,14 +193,14 @@ def target_federated(federation: Federation) -> list[Transform]:
 
 
 def _target(columns: tuple[str, ...], tables: Sequence[Table], formula: str) -> Transform:
-    sums: list[dict[str | None, target_means.Sums]] = []
+    sums: list[TargetSum] = []
     for j in range(len(columns)):
         counts, hits = Counter[str](), Counter[str]()
         for t in tables:
             counts.update(t.categories[:, j])
             hits.update(t.categories[t.labels == 1, j])
         sums.append({value: (n, float(hits[value])) for value, n in counts.items()})
-    means = target_means.local(sums, SMOOTHING, formula)
+    means = local_means(sums, SMOOTHING, formula)
     encoder: Transform = FederatedTargetEncoder.fitted(columns, means.tables, means.mean).transform
     return encoder
 

@@ -1,7 +1,5 @@
 """What the paper prints: F1 of Tables 1 and 3 for the three data sets, and the costs of Table 5."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

@@ -9,8 +9,6 @@ label, of the total variation distance between their distributions. So values, l
 random, every row has one site.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

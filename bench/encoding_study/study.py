@@ -6,8 +6,6 @@ number of rounds; the F1 is the median of those after the last five rounds, from
 matrices on their own test rows.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What the rows say, in the shape of the paper's Tables 1, 3 and 5, beside its own figures."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias
 

@@ -11,8 +11,6 @@ Each function takes the clients' tables, asks every one for a statistic of its o
   has one maximum); each round sums the transformed values, their derivatives, and the centred products of both.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import reduce

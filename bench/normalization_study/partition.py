@@ -16,8 +16,6 @@ its rows, as in Li et al. They add it to pixels between 0 and 1; the columns her
 training rows.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import TypeAlias
 

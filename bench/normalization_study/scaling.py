@@ -5,8 +5,6 @@ to its own training, validation and test rows. *federated*: parameters from the 
 federated). *pooled*: scikit-learn on the stacked training rows, which a real federation could not have.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 

@@ -5,8 +5,6 @@ normalization differs. Validation and test rows are normalized where they are, t
 paper. The network gets its features in single precision, as the usual frameworks do.
 """
 
-from __future__ import annotations
-
 import multiprocessing
 import warnings
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """What the rows say: federated against local (the paper's Table II), and federated against pooled."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias
 

@@ -1,13 +1,11 @@
 """All commands, and the one place where an error becomes a sentence and an exit code."""
 
-from __future__ import annotations
-
 import sys
 from typing import Annotated
 
 import typer
 
-from commonscale.cli import bench, daemons, demo, doctor, enroll, jobs, observers, pki, probe, site
+from commonscale.cli import bench, daemons, demo, enroll, jobs, observers, pki, site
 from commonscale.cli.console import err
 from commonscale.errors import CommonscaleError
 from commonscale.version import PROTOCOL_VERSION, __version__
@@ -24,8 +22,8 @@ app.add_typer(pki.app, name="pki", help="The consortium's certificate authority.
 app.add_typer(enroll.app, name="enroll", help="Get a certificate for a member.", rich_help_panel="Identity")
 app.command("coordinator", rich_help_panel="Daemons")(daemons.coordinator)
 app.command("participant", rich_help_panel="Daemons")(daemons.participant)
-app.command("doctor", rich_help_panel="Daemons")(doctor.doctor)
-app.command("probe", rich_help_panel="Daemons")(probe.probe)
+app.command("doctor", rich_help_panel="Daemons")(daemons.doctor)
+app.command("probe", rich_help_panel="Daemons")(daemons.probe)
 app.add_typer(observers.app, name="observers", help="Who may look at the dashboard.", rich_help_panel="Daemons")
 app.command("submit", rich_help_panel="Analysts")(jobs.submit)
 app.add_typer(jobs.app, name="jobs", help="List, watch, cancel and explain jobs.", rich_help_panel="Analysts")

@@ -1,58 +1,58 @@
 """`commonscale bench`: measure this machine."""
 
-from __future__ import annotations
-
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from commonscale.cli.bench_encoding_study import encoding_study
-from commonscale.cli.bench_study import normalization_study
+from commonscale.cli.bench_studies import chosen, encoding_study, normalization_study
 from commonscale.cli.console import Format, FormatOption, err
 
 app = typer.Typer(no_args_is_help=True)
 app.command("normalization-study")(normalization_study)
 app.command("encoding-study")(encoding_study)
 
-VARIANTS = ("masks/two", "masks/one", "shares/two", "sac-proportional/two")
+METHODS = ("masks/two", "masks/one", "shares/two", "sac-proportional/two")
+PPF_PROFILES = ("standard", "high-latency", "test")
+
+Sites = Annotated[int, typer.Option(min=3, max=100, help="Sites.")]
+Columns = Annotated[int, typer.Option(min=1, max=4000, help="Columns.")]
+Rows = Annotated[int, typer.Option(min=1, help="Rows of each site.")]
+Repeats = Annotated[int, typer.Option(min=1, max=100, help="The median of this many jobs is shown.")]
+Profile = Annotated[str, typer.Option(help=f"Encryption parameters: {', '.join(PPF_PROFILES)}.")]
 
 
-@contextmanager
-def _scratch(first: str) -> Iterator[tuple[Path, Callable[[str], None]]]:
-    with tempfile.TemporaryDirectory() as directory, err.status(first) as status:
-        yield Path(directory), status.update
+def _publish(name: str, output: Format, measure: Callable[..., list[dict[str, Any]]]) -> list[dict[str, Any]]:
+    """Measure in a directory that is gone afterwards, and print the rows."""
+    from bench import report
+
+    with tempfile.TemporaryDirectory() as directory, err.status("preparing") as status:
+        rows = measure(Path(directory), say=status.update)
+    report.publish(name, rows, output)
+    return rows
 
 
 @app.command()
 def zscore(
-    parties: Annotated[int, typer.Option(min=3, max=100, help="Sites.")] = 10,
-    features: Annotated[int, typer.Option(min=1, max=4000, help="Columns.")] = 30,
-    rows: Annotated[int, typer.Option(min=1, help="Rows of each site.")] = 100_000,
-    variants: Annotated[
-        str, typer.Option(help=f"Comma-separated, of: {', '.join(VARIANTS)}.")
+    parties: Sites = 10,
+    features: Columns = 30,
+    rows: Rows = 100_000,
+    methods: Annotated[
+        str, typer.Option(help=f"Comma-separated, of: {', '.join(METHODS)}.")
     ] = "masks/two,masks/one,shares/two",
-    repeats: Annotated[int, typer.Option(min=1, max=100, help="The median of this many jobs is shown.")] = 5,
+    repeats: Repeats = 5,
     output: FormatOption = Format.TEXT,
 ) -> None:
     """The whole z-score job over real processes and mTLS."""
-    from bench import report
-    from bench import zscore as benchmark
+    from bench.zscore import measure
 
-    chosen = []
-    for variant in variants.split(","):
-        if variant not in VARIANTS:
-            raise typer.BadParameter(f"{variant!r} is none of {', '.join(VARIANTS)}", param_hint="--variants")
-        sums, _, rounds = variant.rpartition("/")
-        chosen.append((sums, rounds))
-    with _scratch("preparing") as (directory, say):
-        rows_out = benchmark.measure(
-            directory, parties=parties, features=features, rows=rows, variants=chosen, repeats=repeats, say=say
-        )
-    report.publish("zscore", rows_out, output)
+    named = (name.split("/") for name in chosen(methods, METHODS, "--methods"))
+    pairs = [(method, rounds) for method, rounds in named]
+    zscores = partial(measure, parties=parties, features=features, rows=rows, methods=pairs, repeats=repeats)
+    _publish("zscore", output, zscores)
 
 
 @app.command()
@@ -61,130 +61,119 @@ def relay(
     output: FormatOption = Format.TEXT,
 ) -> None:
     """One payload through the relay, beside the same payload on a bare gRPC mTLS stream."""
-    from bench import relay as benchmark
-    from bench import report
+    from bench.relay import SIZES, measure
 
-    with _scratch("preparing") as (directory, say):
-        sizes = tuple(size for size in benchmark.SIZES if size <= largest_mib << 20)
-        rows = benchmark.measure(directory, say, sizes)
-    report.publish("relay", rows, output)
+    sizes = tuple(size for size in SIZES if size <= largest_mib << 20)
+    _publish("relay", output, partial(measure, sizes=sizes))
 
 
-PPF_PROFILES = ("standard", "high-latency", "test")
+@app.command()
+def sums(
+    values: Annotated[int, typer.Option(min=1, max=100_000_000, help="Numbers of one site.")] = 1_000_000,
+    peers: Annotated[int, typer.Option(min=1, max=999, help="Other sites.")] = 9,
+    repeats: Annotated[int, typer.Option(min=1, max=100, help="The median of this many is shown.")] = 5,
+    output: FormatOption = Format.TEXT,
+) -> None:
+    """The arithmetic of a secure sum at one site, on one core: encode, mask for all peers, decode."""
+    from bench.sums import measure
+
+    _publish("sums", output, lambda _, say: measure(values=values, peers=peers, repeats=repeats, say=say))
+
+
+def _ppf_methods(text: str) -> list[str]:
+    """Comma-separated: "minmax", "minmax/tree" or just "tree"."""
+    from bench.ppf import PAPER_S
+
+    named: dict[str, None] = {}
+    for wanted in text.split(","):
+        matching = [name for name in PAPER_S if wanted in (name, *name.split("/"))]
+        if not matching:
+            raise typer.BadParameter(f"{wanted!r} is none of {', '.join(PAPER_S)}", param_hint="--methods")
+        named |= dict.fromkeys(matching)
+    return list(named)
 
 
 @app.command()
 def ppf(
-    parties: Annotated[int, typer.Option(min=3, max=100, help="Sites.")] = 10,
-    features: Annotated[int, typer.Option(min=1, max=4000, help="Columns.")] = 30,
-    rows: Annotated[int, typer.Option(min=1, help="Rows of each site.")] = 1000,
-    variants: Annotated[
-        str | None, typer.Option(help="Comma-separated protocols or protocol/variant; see docs/benchmarks.md.")
+    parties: Sites = 10,
+    features: Columns = 30,
+    rows: Rows = 1000,
+    methods: Annotated[
+        str | None,
+        typer.Option(help="Comma-separated transforms, methods or transform/method; see docs/benchmarks.md."),
     ] = None,
-    profile: Annotated[str, typer.Option(help=f"Encryption parameters: {', '.join(PPF_PROFILES)}.")] = "standard",
-    repeats: Annotated[int, typer.Option(min=1, max=100, help="The median of this many jobs is shown.")] = 1,
+    profile: Profile = "standard",
+    repeats: Repeats = 1,
     output: FormatOption = Format.TEXT,
 ) -> None:
-    """Every normalization protocol and variant over real processes and mTLS, the paper's own algorithms beside."""
-    from bench import ppf as benchmark
-    from bench import report
+    """Every normalization protocol and method over real processes and mTLS, the paper's own algorithms beside."""
+    from bench.ppf import DEFAULT, measure
 
-    if profile not in PPF_PROFILES:
-        raise typer.BadParameter(f"{profile!r} is none of {', '.join(PPF_PROFILES)}", param_hint="--profile")
-    chosen: list[str] = []
-    for wanted in variants.split(",") if variants else benchmark.DEFAULT:
-        # "minmax", "minmax/tree" or just "tree".
-        matching = [name for name in benchmark.STEPS if wanted in (name, *name.split("/"))]
-        if not matching:
-            raise typer.BadParameter(f"{wanted!r} is none of {', '.join(benchmark.STEPS)}", param_hint="--variants")
-        chosen += [name for name in matching if name not in chosen]
-    with _scratch("preparing") as (directory, say):
-        rows_out = benchmark.measure(
-            directory, parties=parties, features=features, rows=rows, variants=chosen, profile=profile,
-            repeats=repeats, say=say,
-        )  # fmt: skip
-    report.publish("ppf", rows_out, output)
+    chosen(profile, PPF_PROFILES, "--profile")
+    named = _ppf_methods(methods) if methods else list(DEFAULT)
+    federation = partial(measure, parties=parties, features=features, rows=rows, profile=profile)
+    _publish("ppf", output, partial(federation, methods=named, repeats=repeats))
 
 
 @app.command()
 def encode(
-    sites: Annotated[int, typer.Option(min=3, max=100, help="Sites.")] = 4,
-    variants: Annotated[str | None, typer.Option(help="Comma-separated; see docs/benchmarks.md.")] = None,
+    sites: Sites = 4,
+    methods: Annotated[str | None, typer.Option(help="Comma-separated; see docs/benchmarks.md.")] = None,
     categories: Annotated[
-        int, typer.Option(min=0, max=1_000_000, help="So many made-up categories a site in one column; 0: Adult.")
+        int, typer.Option(min=0, max=1_000_000, help="So many made-up categories per site in one column; 0: Adult.")
     ] = 0,
-    fasttext_model: Annotated[Path | None, typer.Option(help="A fastText .bin file, for variant fasttext.")] = None,
-    repeats: Annotated[int, typer.Option(min=1, max=100, help="The median of this many jobs is shown.")] = 1,
+    fasttext_model: Annotated[Path | None, typer.Option(help="A fastText .bin file, for method fasttext.")] = None,
+    repeats: Repeats = 1,
     output: FormatOption = Format.TEXT,
 ) -> None:
     """Every encoding of categorical columns over real processes and mTLS, compared with the pooled dictionary."""
-    from bench import encode as benchmark
-    from bench import report
+    from bench.encode import DEFAULT, STEPS, measure
 
-    chosen = variants.split(",") if variants else list(benchmark.DEFAULT)
-    for variant in chosen:
-        if variant not in benchmark.STEPS:
-            known = ", ".join(benchmark.STEPS)
-            raise typer.BadParameter(f"{variant!r} is none of {known}", param_hint="--variants")
-    with _scratch("preparing") as (directory, say):
-        rows = benchmark.measure(
-            directory, sites=sites, categories=categories, variants=chosen, model=fasttext_model, repeats=repeats,
-            say=say,
-        )  # fmt: skip
-    report.publish("encode", rows, output)
+    named = list(chosen(methods, tuple(STEPS), "--methods") if methods else DEFAULT)
+    encodings = partial(measure, sites=sites, categories=categories, methods=named, model=fasttext_model)
+    _publish("encode", output, partial(encodings, repeats=repeats))
 
 
 @app.command()
 def ckks(
-    parties: Annotated[int, typer.Option(min=3, max=100, help="Sites.")] = 10,
+    parties: Sites = 10,
     ring: Annotated[int, typer.Option(help="14 (profile standard), 15 (high-latency); 11 is a quick try.")] = 14,
     output: FormatOption = Format.TEXT,
 ) -> None:
     """Every micro-operation of threshold CKKS, collectively, over real processes and mTLS."""
-    from bench import ckks as benchmark
-    from bench import report
+    from bench.ckks import RINGS, measure
 
-    if ring not in benchmark.RINGS:
-        raise typer.BadParameter(f"{ring} is none of {', '.join(map(str, benchmark.RINGS))}", param_hint="--ring")
-    with _scratch("preparing") as (directory, say):
-        rows = benchmark.measure(directory, parties=parties, ring=ring, say=say)
-    report.publish("ckks", rows, output)
+    chosen(str(ring), [str(known) for known in RINGS], "--ring")
+    _publish("ckks", output, partial(measure, parties=parties, ring=ring))
 
 
 @app.command()
 def growth(
     parties: Annotated[str, typer.Option(help="Numbers of sites, comma-separated.")] = "5,10,20,50",
-    features: Annotated[int, typer.Option(min=1, max=4000, help="Columns.")] = 30,
-    variants: Annotated[str, typer.Option(help="As of bench ppf.")] = "zscore/ckks,minmax/search,minmax/tree",
-    profile: Annotated[str, typer.Option(help=f"Encryption parameters: {', '.join(PPF_PROFILES)}.")] = "standard",
+    features: Columns = 30,
+    methods: Annotated[str, typer.Option(help="As of bench ppf.")] = "zscore/ckks,minmax/search,minmax/tree",
+    profile: Profile = "standard",
     plot: Annotated[Path | None, typer.Option(help="Where to draw the curve (.svg or .png).")] = None,
     output: FormatOption = Format.TEXT,
 ) -> None:
     """The same jobs with more and more sites, all as real processes on this machine."""
     from bench import growth as benchmark
-    from bench import report
 
-    with _scratch("preparing") as (directory, say):
-        rows = benchmark.measure(
-            directory, parties=[int(number) for number in parties.split(",")], features=features,
-            variants=variants.split(","), profile=profile, say=say,
-        )  # fmt: skip
+    numbers, named = [int(number) for number in parties.split(",")], _ppf_methods(methods)
+    growing = partial(benchmark.measure, parties=numbers, features=features, methods=named, profile=profile)
+    rows = _publish("growth", output, growing)
     if plot is not None:
         benchmark.plot(rows, plot)
-    report.publish("growth", rows, output)
 
 
 @app.command()
 def replicas(
     database: Annotated[str, typer.Option(help="An empty PostgreSQL database to write to: postgresql://…")],
-    parties: Annotated[int, typer.Option(min=3, max=100, help="Sites.")] = 4,
-    repeats: Annotated[int, typer.Option(min=1, max=100, help="The median of this many jobs is shown.")] = 10,
+    parties: Sites = 4,
+    repeats: Repeats = 10,
     output: FormatOption = Format.TEXT,
 ) -> None:
     """Small jobs on SQLite, on PostgreSQL and with two coordinators, of which one is killed."""
-    from bench import replicas as benchmark
-    from bench import report
+    from bench.replicas import measure
 
-    with _scratch("preparing") as (directory, say):
-        rows = benchmark.measure(directory, database, parties=parties, repeats=repeats, say=say)
-    report.publish("replicas", rows, output)
+    _publish("replicas", output, partial(measure, database=database, parties=parties, repeats=repeats))

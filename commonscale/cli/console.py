@@ -1,20 +1,16 @@
 """How the command speaks: tables for people, one JSON value for programs, one sentence for an error."""
 
-from __future__ import annotations
-
 import enum
 import json
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
-import anyio
 import typer
-from exceptiongroup import BaseExceptionGroup
 from rich.console import Console
-
-from commonscale.concurrency import first_error
+from rich.table import Column, Table
+from rich.text import Text
 
 T = TypeVar("T")
 
@@ -31,14 +27,16 @@ class Format(str, enum.Enum):
 
 
 FormatOption = Annotated[Format, typer.Option("--format", help="text for people, json for programs.")]
-AnalystOption = Annotated[
-    Path,
-    typer.Option("--config", "-c", envvar="COMMONSCALE_CONFIG", help="The analyst's configuration file."),
-]
-ParticipantOption = Annotated[
-    Path,
-    typer.Option("--config", "-c", envvar="COMMONSCALE_CONFIG", help="The participant's configuration file."),
-]
+
+
+def config_option(whose: str) -> Any:
+    """The option that every command about a configuration file has."""
+    return typer.Option("--config", "-c", envvar="COMMONSCALE_CONFIG", help=whose)
+
+
+AnalystOption = Annotated[Path, config_option("The analyst's configuration file.")]
+CoordinatorOption = Annotated[Path, config_option("The coordinator's configuration file.")]
+ParticipantOption = Annotated[Path, config_option("The participant's configuration file.")]
 
 
 def print_json(value: Any) -> None:
@@ -47,8 +45,31 @@ def print_json(value: Any) -> None:
     sys.stdout.flush()
 
 
+def answer(output: Format, value: Any, *shown: str | Table) -> None:
+    """One JSON value for programs; for people, sentences and tables that say the same."""
+    if output is Format.JSON:
+        print_json(value)
+        return
+    for part in shown:
+        # A sentence is copied as one line, however narrow the terminal.
+        out.print(part, soft_wrap=isinstance(part, str))
+
+
+def table(*headings: str | Column, rows: Iterable[Sequence[str | Text]], **style: Any) -> Table:
+    """A table of some rows."""
+    made = Table(*headings, **style)
+    for row in rows:
+        made.add_row(*row)
+    return made
+
+
 def run(work: Callable[[], Awaitable[T]]) -> T:
     """Run a coroutine to its end; an error comes out as itself."""
+    import anyio
+    from exceptiongroup import BaseExceptionGroup
+
+    from commonscale.concurrency import first_error
+
     try:
         return anyio.run(work)
     except BaseExceptionGroup as group:

@@ -1,22 +1,15 @@
 """`commonscale enroll`: from a key made at the member to a certificate it can check."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from cryptography import x509
-from cryptography.hazmat.primitives import serialization
 
 from commonscale.cli.console import out
 from commonscale.cli.pki import PassphraseOption, PkiOption, passphrase
 from commonscale.errors import ConfigError
 from commonscale.files import replace_file
-from commonscale.identity import Identity, Role, fingerprint, load_certificate, load_key
-from commonscale.pki import LEAF_DAYS, CertificateAuthority, create_request, install, load_request
-from commonscale.pki import request as build_request
-from commonscale.slot import NAME_PATTERN
+from commonscale.names import LEAF_DAYS, NAME_PATTERN, Role
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -31,6 +24,9 @@ def request(
     directory: DirectoryOption = Path("tls"),
 ) -> None:
     """At the member: make a key, which stays here, and a request for the operator."""
+    from commonscale.identity import Identity
+    from commonscale.pki import create_request
+
     if not NAME_PATTERN.fullmatch(name):
         raise ConfigError(f"{name!r} is not a name.", "Use lower-case letters, digits and hyphens, at most 63.")
     if role is Role.COORDINATOR and not host:
@@ -49,19 +45,18 @@ def approve(
     passphrase_file: PassphraseOption = None,
 ) -> None:
     """At the operator: look at a request and sign it."""
+    from commonscale.identity import Identity, hosts_of
+    from commonscale.pki import CertificateAuthority, load_request, pem
+
     asked = load_request(csr)
     identity = Identity.of(asked)
-    names = asked.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    hosts = [str(n.value) for n in names if not isinstance(n, x509.UniformResourceIdentifier)]
-    out.print(
-        f"{csr} asks for: {identity}, reached under: {', '.join(hosts) or 'nothing (dials out)'}",
-        soft_wrap=True,
-    )
+    hosts = ", ".join(hosts_of(asked)) or "nothing (dials out)"
+    out.print(f"{csr} asks for: {identity}, reached under: {hosts}", soft_wrap=True)
     if not yes:
         typer.confirm("Sign it?", abort=True)
     ca = CertificateAuthority.load(pki, passphrase(passphrase_file))
     path = output or csr.with_suffix(".crt")
-    replace_file(path, ca.approve(asked, days).public_bytes(serialization.Encoding.PEM))
+    replace_file(path, pem(ca.approve(asked, days)))
     out.print(f"Signed: {path}. Send it back with {pki / 'ca.crt'}.", soft_wrap=True)
 
 
@@ -73,6 +68,8 @@ def install_command(
     directory: DirectoryOption = Path("tls"),
 ) -> None:
     """At the member: check the CA against its fingerprint and put the certificate beside the key."""
+    from commonscale.pki import install
+
     identity = install(directory, certificate, ca, ca_fingerprint)
     out.print(f"Installed in {directory}: {identity}.")
 
@@ -83,22 +80,21 @@ def renew(
     directory: DirectoryOption = Path("tls"),
 ) -> None:
     """At the member: ask for a new certificate with the same key and names, before the old one ends."""
-    old = load_certificate(directory / f"{name}.crt")
-    names = old.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    hosts = [str(n.value) for n in names if not isinstance(n, x509.UniformResourceIdentifier)]
-    csr = build_request(Identity.of(old), hosts, load_key(directory / f"{name}.key"))
-    path = directory / f"{name}.csr"
-    replace_file(path, csr.public_bytes(serialization.Encoding.PEM))
-    out.print(
-        f"Send {path} to the operator; install what comes back with `commonscale enroll install`.",
-        soft_wrap=True,
-    )
+    from commonscale.identity import Identity, hosts_of, load_certificate, load_key
+    from commonscale.pki import create_request
+
+    old, key = load_certificate(directory / f"{name}.crt"), load_key(directory / f"{name}.key")
+    path = create_request(directory, Identity.of(old), hosts_of(old), key)
+    then = "install what comes back with `commonscale enroll install`."
+    out.print(f"Send {path} to the operator; {then}", soft_wrap=True)
     out.print("The daemon takes the new certificate into use by itself; nothing has to be restarted.")
 
 
 @app.command()
 def show(certificate: Annotated[Path, typer.Argument(help="A certificate file.")]) -> None:
     """Show whom a certificate speaks for, until when, and its fingerprint."""
+    from commonscale.identity import fingerprint, load_certificate
+
     loaded = load_certificate(certificate)
     out.print(f"subject      {loaded.subject.rfc4514_string()}")
     out.print(f"valid until  {loaded.not_valid_after_utc.isoformat(timespec='minutes')}")

@@ -5,17 +5,15 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 from rich.table import Table
 
-from commonscale import config
-from commonscale.cli.console import AnalystOption, Format, FormatOption, err, out, print_json, run
-from commonscale.client import Client, Job, new_job_id
-from commonscale.config import AnalystConfig
-from commonscale.pipeline import Pipeline
-from commonscale.protocols.secure_sum import WAYS
+from commonscale.cli.console import AnalystOption, Format, FormatOption, answer, err, run, table
+
+if TYPE_CHECKING:
+    from commonscale.client import Client, Job
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -34,10 +32,16 @@ def submit(
     output: FormatOption = Format.TEXT,
 ) -> None:
     """Submit a pipeline and watch it to its end."""
+    from commonscale.client import new_job_id
+    from commonscale.pipeline import Pipeline
+    from commonscale.plan import plan_of
+    from commonscale.protocols.sums import METHODS
+
     pipeline = Pipeline.from_toml(pipeline_path)
-    ways = {way for step in pipeline.steps for way in step.ways_for(len(pipeline.sites))}
-    for warning in {WAYS[way].warning for way in ways if way in WAYS} - {""}:
-        err.print(f"warning: {warning}", style="yellow")
+    methods = {method for step in pipeline.steps for method in plan_of(step, len(pipeline.sites)).methods}
+    for method in sorted(methods & METHODS.keys()):
+        if also := METHODS[method].also:
+            err.print(f"warning: {method} is for comparison only: it shows {also.to} {also.what}", style="yellow")
 
     chosen = job_id or new_job_id(pipeline)
     err.print(f"job {chosen}")
@@ -60,22 +64,13 @@ def list_jobs(
 ) -> None:
     """The newest jobs."""
     jobs = _ask(config_path, lambda client: client.list(limit))
-    if output is Format.JSON:
-        print_json([job.to_dict() for job in jobs])
-        return
-    table = Table("job", "state", "sites", "submitted", "seconds", "error")
+    rows = []
     for job in jobs:
         when = dt.datetime.fromtimestamp(job.wire.submitted_at_ms / 1000, dt.timezone.utc)
-        seconds = f"{job.seconds:.1f}" if job.ended else ""
-        table.add_row(
-            job.id,
-            job.state,
-            str(len(job.wire.spec.sites)),
-            f"{when:%Y-%m-%d %H:%M}",
-            seconds,
-            job.wire.error,
-        )
-    out.print(table)
+        sites, seconds = str(len(job.wire.spec.sites)), f"{job.seconds:.1f}" if job.ended else ""
+        rows.append((job.id, job.state, sites, f"{when:%Y-%m-%d %H:%M}", seconds, job.wire.error))
+    listed = table("job", "state", "sites", "submitted", "seconds", "error", rows=rows)
+    answer(output, [job.to_dict() for job in jobs], listed)
 
 
 @app.command()
@@ -102,28 +97,24 @@ def cancel(job_id: JobArgument, config_path: AnalystOption, output: FormatOption
 def report(job_id: JobArgument, config_path: AnalystOption, output: FormatOption = Format.TEXT) -> None:
     """The disclosure report: what the job revealed, to whom, by which protocol."""
     job = _ask(config_path, lambda client: client.get(job_id))
-    if output is Format.JSON:
-        print_json({"job": job.id, "state": job.state, "revealed": job.disclosures})
-        return
-    if not job.disclosures:
-        out.print(f"Job {job.id} is {job.state}; a report is made when a job has ended.")
-        return
-    out.print(disclosure_table(job.disclosures))
+    none = f"Job {job.id} is {job.state}; a report is made when a job has ended."
+    shown = disclosure_table(job.disclosures) if job.disclosures else none
+    answer(output, {"job": job.id, "state": job.state, "revealed": job.disclosures}, shown)
 
 
 def disclosure_table(disclosures: list[dict[str, Any]]) -> Table:
     """For people."""
-    table = Table("protocol", "what was revealed", "to whom", title="Disclosure report")
-    for item in disclosures:
-        table.add_row(item["protocol"], item["what"], ", ".join(item["to"]))
-    return table
+    rows = [(item["protocol"], item["what"], ", ".join(item["to"])) for item in disclosures]
+    return table("protocol", "what was revealed", "to whom", rows=rows, title="Disclosure report")
 
 
 def _ask(path: Path, question: Callable[[Client], Awaitable[T]]) -> T:
     """Ask the coordinator something, with an analyst's configuration."""
+    from commonscale import config
+    from commonscale.client import Client
 
     async def work() -> T:
-        async with Client(config.load(AnalystConfig, path)) as client:
+        async with Client(config.load(config.AnalystConfig, path)) as client:
             return await question(client)
 
     return run(work)
@@ -141,35 +132,25 @@ async def _follow(client: Client, job_id: str) -> Job:
 
 
 def _show(job: Job, output: Format) -> None:
-    if output is Format.JSON:
-        print_json(job.to_dict())
-        return
-    out.print(f"job {job.id}: {job.state}" + (f" in {job.seconds:.2f} s" if job.ended else ""))
-    if job.wire.error:
-        out.print(job.wire.error, soft_wrap=True)
-    if job.state == "done" and job.wire.result_json:
-        for number, step in enumerate(job.result):
-            out.print(_step_table(number, step))
+    state = f"job {job.id}: {job.state}" + (f" in {job.seconds:.2f} s" if job.ended else "")
+    steps = job.result if job.state == "done" and job.wire.result_json else []
+    tables = [_step_table(number, step) for number, step in enumerate(steps)]
+    answer(output, job.to_dict(), state, *([job.wire.error] if job.wire.error else []), *tables)
 
 
 def _step_table(number: int, step: dict[str, Any]) -> Table:
     """One row a column: every parameter that has a value for each."""
     columns = step["columns"]
-    values = {
-        name: value
-        for name, value in step.items()
-        if name != "columns" and isinstance(value, list) and len(value) == len(columns)
-    }
-    # Two numbers of a range are not values of two columns.
-    values = {name: value for name, value in values.items() if name not in ("feature_range", "quantile_range")}
     if step["transform"] == "quantiles":
         values = {"count": step["count"]}
         values |= {f"{q:g}": [row[at] for row in step["values"]] for at, q in enumerate(step["quantiles"])}
-    title = f"step {number}: {step['transform']}" + (f" ({step['variant']})" if "variant" in step else "")
-    table = Table("column", *values, title=title)
-    for index, column in enumerate(columns):
-        table.add_row(column, *(_cell(value[index]) for value in values.values()))
-    return table
+    else:
+        lists = {name: value for name, value in step.items() if isinstance(value, list) and len(value) == len(columns)}
+        # Two numbers of a range are not values of two columns.
+        values = {name: lists[name] for name in lists if name not in ("columns", "feature_range", "quantile_range")}
+    title = f"step {number}: {step['transform']}" + (f" ({step['method']})" if "method" in step else "")
+    rows = [(column, *(_cell(value[at]) for value in values.values())) for at, column in enumerate(columns)]
+    return table("column", *values, rows=rows, title=title)
 
 
 def _cell(value: float | None) -> str:

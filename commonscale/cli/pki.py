@@ -1,18 +1,13 @@
 """`commonscale pki`: the operator's side of identity."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.table import Table
 
-from commonscale.cli.console import Format, FormatOption, out, print_json
-from commonscale.errors import ConfigError
-from commonscale.identity import Authority, Identity, fingerprint
-from commonscale.pki import CertificateAuthority
+from commonscale.cli.console import Format, FormatOption, answer, out, table
+from commonscale.files import read_file
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -25,13 +20,8 @@ PassphraseOption = Annotated[
 
 def passphrase(path: Path | None) -> bytes | None:
     """From a file or the environment."""
-    if path is None:
-        value = os.environ.get("COMMONSCALE_CA_PASSPHRASE", "")
-        return value.encode() or None
-    try:
-        return path.read_bytes().strip() or None
-    except OSError as error:
-        raise ConfigError(f"Cannot read {path}: {error.strerror}.") from None
+    found = os.environ.get("COMMONSCALE_CA_PASSPHRASE", "").encode() if path is None else read_file(path).strip()
+    return found or None
 
 
 @app.command()
@@ -42,13 +32,14 @@ def init(
     output: FormatOption = Format.TEXT,
 ) -> None:
     """Make the consortium's CA."""
+    from commonscale.identity import fingerprint
+    from commonscale.pki import CertificateAuthority
+
     authority = CertificateAuthority.create(pki, consortium, passphrase(passphrase_file))
     mark = fingerprint(authority.certificate)
-    if output is Format.JSON:
-        print_json({"ca": str(pki / "ca.crt"), "fingerprint": mark})
-        return
-    out.print(f"CA made in {pki}. Keep {pki / 'ca.key'} offline; give every member {pki / 'ca.crt'}")
-    out.print(f"and tell them its fingerprint by another way (telephone, paper):\n  {mark}", soft_wrap=True)
+    keep = f"CA made in {pki}. Keep {pki / 'ca.key'} offline; give every member {pki / 'ca.crt'}"
+    tell = f"and tell them its fingerprint by another way (telephone, paper):\n  {mark}"
+    answer(output, {"ca": str(pki / "ca.crt"), "fingerprint": mark}, keep, tell)
 
 
 @app.command()
@@ -56,6 +47,9 @@ def show(
     pki: PkiOption = Path("pki"), passphrase_file: PassphraseOption = None, output: FormatOption = Format.TEXT
 ) -> None:
     """List the certificates that were issued."""
+    from commonscale.identity import Authority, Identity, fingerprint
+    from commonscale.pki import CertificateAuthority
+
     ca = CertificateAuthority.load(pki, passphrase(passphrase_file))
     authority = Authority(ca.certificate)
     authority.revocations.update(ca.crl_path.read_bytes())
@@ -69,15 +63,12 @@ def show(
         }
         for certificate in ca.issued()
     ]
-    if output is Format.JSON:
-        print_json({"fingerprint": fingerprint(ca.certificate), "issued": rows})
-        return
-    out.print(f"fingerprint {fingerprint(ca.certificate)}", soft_wrap=True)
-    table = Table("name", "role", "expires", "serial", "")
+    mark, shown = fingerprint(ca.certificate), []
     for row in rows:
-        mark = "revoked" if row["revoked"] else ""
-        table.add_row(*(str(row[key]) for key in ("name", "role", "expires")), str(row["serial"])[:12], mark)
-    out.print(table)
+        *names, serial, revoked = row.values()
+        shown.append([*map(str, names), str(serial)[:12], "revoked" if revoked else ""])
+    listed = table("name", "role", "expires", "serial", "", rows=shown)
+    answer(output, {"fingerprint": mark, "issued": rows}, f"fingerprint {mark}", listed)
 
 
 @app.command()
@@ -87,6 +78,8 @@ def revoke(
     passphrase_file: PassphraseOption = None,
 ) -> None:
     """Revoke all certificates of a member; give the new revoked.crl to the coordinator."""
+    from commonscale.pki import CertificateAuthority
+
     ca = CertificateAuthority.load(pki, passphrase(passphrase_file))
     revoked = ca.revoke(name)
     out.print(f"{len(revoked)} certificate(s) of {name} revoked in {ca.crl_path}.")

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import datetime as dt
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-from rich.table import Table
 
-from commonscale import audit as audit_log
-from commonscale import config
-from commonscale.cli.console import Format, FormatOption, ParticipantOption, err, out, print_json
-from commonscale.config import DataSource, ParticipantConfig
+from commonscale.cli.console import Format, FormatOption, ParticipantOption, answer, err, out, table
 from commonscale.errors import ConfigError
+
+if TYPE_CHECKING:
+    from commonscale.config import ParticipantConfig
+    from participant.journal import SiteJobs
 
 approvals = typer.Typer(no_args_is_help=True)
 audit = typer.Typer(no_args_is_help=True)
-page = typer.Typer(no_args_is_help=True)
+# Without a callback, typer would take a group's only command for the group itself.
+page = typer.Typer(no_args_is_help=True, callback=lambda: None)
 
 JobArgument = Annotated[str, typer.Argument(help="The job's id.")]
 
@@ -27,20 +27,15 @@ JobArgument = Annotated[str, typer.Argument(help="The job's id.")]
 def list_approvals(config_path: ParticipantOption, output: FormatOption = Format.TEXT) -> None:
     """Jobs of this site, those that wait for a person first."""
     from participant.approvals import summary
-    from participant.daemon import open_database
-    from participant.journal import SiteJobs
 
-    jobs = SiteJobs(open_database(config.load(ParticipantConfig, config_path))).all()
-    rows = sorted(map(summary, jobs), key=lambda row: not row["waiting"])
-    if output is Format.JSON:
-        print_json(rows)
-        return
-    table = Table("job", "analyst", "with sites", "data set", "asks for", "approval", "state")
-    for row in rows:
-        decided = "waits for you" if row["waiting"] else row["approval"] or "automatic"
-        sites = ", ".join(row["sites"])
-        table.add_row(row["job"], row["analyst"], sites, row["dataset"], row["asks"], decided, row["state"])
-    out.print(table)
+    jobs = sorted(map(summary, _jobs(config_path).all()), key=lambda job: not job["waiting"])
+    rows = []
+    for job in jobs:
+        decided = "waits for you" if job["waiting"] else job["approval"] or "automatic"
+        sites = ", ".join(job["sites"])
+        rows.append((job["job"], job["analyst"], sites, job["dataset"], job["asks"], decided, job["state"]))
+    headings = ("job", "analyst", "with sites", "data set", "asks for", "approval", "state")
+    answer(output, jobs, table(*headings, rows=rows))
 
 
 @approvals.command()
@@ -61,11 +56,21 @@ def refuse(
 
 def _decide(config_path: Path, job_id: str, decision: Literal["approved", "refused"], reason: str) -> None:
     from participant.approvals import decide
-    from participant.daemon import open_database
-    from participant.journal import SiteJobs
 
-    decide(SiteJobs(open_database(config.load(ParticipantConfig, config_path))), job_id, decision, reason, "command")
+    decide(_jobs(config_path), job_id, decision, reason, "command")
     out.print(f"{job_id}: {decision}. The daemon acts on it within a second.")
+
+
+def _jobs(config_path: Path) -> SiteJobs:
+    from participant.journal import SiteJobs, open_database
+
+    return SiteJobs(open_database(_settings(config_path)))
+
+
+def _settings(config_path: Path) -> ParticipantConfig:
+    from commonscale import config
+
+    return config.load(config.ParticipantConfig, config_path)
 
 
 @audit.command("show")
@@ -75,38 +80,33 @@ def show_audit(
     output: FormatOption = Format.TEXT,
 ) -> None:
     """What has left this site, and what was revealed; checks the chain of hashes first."""
-    entries = audit_log.verify(_audit_path(config_path))
-    if output is Format.JSON:
-        print_json(entries[-last:])
-        return
-    table = Table("#", "at", "what", "run", "message", "to", "bytes")
-    for entry in entries[-last:]:
-        at = dt.datetime.fromisoformat(entry["at"])
-        table.add_row(
-            str(entry["number"]), f"{at:%Y-%m-%d %H:%M:%S}", entry["what"], entry.get("run", entry.get("job", "")),
-            entry.get("kind", entry.get("decision", "")), entry.get("receiver", ""), str(entry.get("bytes", "")),
-        )  # fmt: skip
-    out.print(table)
+    entries = _audited(config_path)[-last:]
+    rows = [
+        (
+            str(entry["number"]), f"{dt.datetime.fromisoformat(entry['at']):%Y-%m-%d %H:%M:%S}", entry["what"],
+            entry.get("run", entry.get("job", "")), entry.get("kind", entry.get("decision", "")),
+            entry.get("receiver", ""), str(entry.get("bytes", "")),
+        )
+        for entry in entries
+    ]  # fmt: skip
+    answer(output, entries, table("#", "at", "what", "run", "message", "to", "bytes", rows=rows))
 
 
 @audit.command("verify")
 def verify_audit(config_path: ParticipantOption, output: FormatOption = Format.TEXT) -> None:
     """Check the chain of hashes from the first line to the last."""
-    entries = audit_log.verify(_audit_path(config_path))
-    last = entries[-1]["hash"] if entries else audit_log.GENESIS
-    if output is Format.JSON:
-        print_json({"entries": len(entries), "intact": True, "last_hash": last})
-        return
-    out.print(f"{len(entries)} entries, chain intact, last hash {last}", soft_wrap=True)
+    from commonscale.audit import GENESIS
+
+    entries = _audited(config_path)
+    last = entries[-1]["hash"] if entries else GENESIS
+    found = {"entries": len(entries), "intact": True, "last_hash": last}
+    answer(output, found, f"{len(entries)} entries, chain intact, last hash {last}")
 
 
-def _audit_path(config_path: Path) -> Path:
-    return config.load(ParticipantConfig, config_path).state / "audit.jsonl"
+def _audited(config_path: Path) -> list[dict[str, Any]]:
+    from commonscale.audit import verify
 
-
-@page.callback()
-def _page() -> None:
-    pass
+    return verify(_settings(config_path).state / "audit.jsonl")
 
 
 @page.command("token")
@@ -118,40 +118,59 @@ def page_token(
     """Where this site's page is, and the token that opens it."""
     from participant.page.token import ensure_token, renew_token
 
-    settings = config.load(ParticipantConfig, config_path)
+    settings = _settings(config_path)
     if not settings.page.listen:
         raise ConfigError("This site has no page: page.listen is empty.", "Set it, and restart the daemon.")
     token = renew_token(settings.state) if renew else ensure_token(settings.state)
     port = settings.page.listen.rpartition(":")[2]
     address = f"http://localhost:{port}/" if port != "0" else "the port that the daemon's log names"
-    if output is Format.JSON:
-        print_json({"address": address, "token": token})
-        return
-    out.print(f"{address}\n{token}", soft_wrap=True)
+    answer(output, {"address": address, "token": token}, address, token)
 
 
 def transform(
-    scaler_path: Annotated[Path, typer.Option("--estimator", "-e", help="A .skops file of a job's results.")],
+    estimator_path: Annotated[Path, typer.Option("--estimator", "-e", help="A .skops file of a job's results.")],
     table_path: Annotated[Path, typer.Option("--in", "-i", help="The table: CSV or Parquet.")],
     output_path: Annotated[Path, typer.Option("--out", "-o", help="Where to write: .csv or .parquet.")],
-    missing: Annotated[list[str], typer.Option(help="A text that means 'missing' in a CSV file.")] = [],  # noqa: B006 - typer copies it
+    missing: Annotated[
+        list[str], typer.Option(help="A text that means 'missing', beside those of the data set in the job.")
+    ] = [],  # noqa: B006 - typer copies it
+    config_path: Annotated[
+        Path | None, typer.Option("--config", "-c", help="The participant's file: its data set's 'missing' counts too.")
+    ] = None,
+    dataset: Annotated[str, typer.Option(help="Which data set of that file; else the job's.")] = "",
 ) -> None:
-    """Put a local table on the common scale; other columns pass through unchanged."""
-    from commonscale.transforms import storage
-    from participant.data import DuckTable
-    from participant.transform import write_transformed
+    """Put a local table on the common scale; other columns come out as they were written."""
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-    if not scaler_path.exists():
+    from commonscale.estimators import storage
+    from commonscale.sources.duckdb import DuckDbSource
+    from participant.transform import record_beside, write_transformed
+
+    if not estimator_path.exists():
         raise ConfigError(
-            f"There is no file {scaler_path}.", "A job's results are in the participant's state/results/JOB."
+            f"There is no file {estimator_path}.", "A job's results are in the participant's state/results/JOB."
         )
-    estimator = storage.load(scaler_path)
-    table = DuckTable("here", table_path.name, DataSource(path=table_path, missing=missing))
+    estimator, record = storage.load(estimator_path), record_beside(estimator_path)
+    if record is None and config_path is None and not missing:
+        err.print(f"There is no pipeline.json beside {estimator_path.name}: only empty cells count as missing.")
+    job_missing, job_dataset = (record.missing, record.dataset) if record else ([], "main")
+    configured = _configured_missing(config_path, dataset or job_dataset) if config_path else []
+    markers = tuple(dict.fromkeys([*job_missing, *configured, *missing]))
+    table = DuckDbSource("here", table_path.name, table_path, markers)
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     with Progress(*columns, console=err, transient=True) as progress:
         task = progress.add_task("transforming")
         rows = 0
-        for count in write_transformed(table, estimator, output_path):
+        for count in write_transformed(table, estimator, output_path, record.outputs if record else None):
             rows += count
             progress.update(task, description=f"transforming, {rows:,} rows")
     out.print(f"{rows:,} rows written to {output_path}", soft_wrap=True)
+
+
+def _configured_missing(config_path: Path, dataset: str) -> list[str]:
+    sources = _settings(config_path).data
+    if dataset not in sources:
+        raise ConfigError(
+            f"{config_path} has no data set {dataset!r}.", f"Name one with --dataset: {', '.join(sources)}."
+        )
+    return sources[dataset].missing

@@ -1,1 +1,1 @@
-"""One module a protocol: messages, party(), coordinator(). Each says what it reveals, and to whom."""
+"""What moves messages: one module per protocol, one function that all roles run. Each says what it reveals, to whom."""

@@ -11,8 +11,6 @@ Reveals: to the coordinator and to all sites, each site's name, its verdict, and
 requested columns. To the analyst, a refusal's reason. No data.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Sequence
 from dataclasses import replace
@@ -21,41 +19,27 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
 
-from commonscale.channel import Channel, parse
+from commonscale.channel.channel import Channel, parse
+from commonscale.channel.seal import Envelope, JobKeys, Member
+from commonscale.channel.slot import COORDINATOR, Slot
 from commonscale.concurrency import offload
-from commonscale.errors import (
-    BadMessage,
-    Disagreement,
-    MissingColumn,
-    NotAllowed,
-    Refused,
-    TooFewSites,
-    WrongType,
-)
+from commonscale.errors import BadMessage, Disagreement, MissingColumn, NotAllowed, Refused, TooFewSites, WrongType
 from commonscale.identity import Authority, Identity, Role
 from commonscale.protocols import agreement
 from commonscale.results import plain_text
-from commonscale.seal import Envelope, JobKeys, Member
-from commonscale.slot import HUB, Slot
-from commonscale.v1.protocols_pb2 import (
-    Acceptance,
-    Answer,
-    Column,
-    ColumnKind,
-    Refusal,
-    Roster,
-    RosterEntry,
-    Signed,
-)
+from commonscale.reveal import Reveal
+from commonscale.v1.protocols_pb2 import Acceptance, Answer, Column, ColumnKind, Roster, RosterEntry, Signed
 from crypto import signing
 
 MIN_SITES = 3
+
+VERDICTS = Reveal("", "each site's verdict, and names and types of the requested columns where it accepted")
 
 
 def sign_answer(ch: Channel, answer: Answer, identity: signing.SigningKey, certificate: bytes) -> Signed:
     """An answer in the form in which every other site can check it."""
     body = answer.SerializeToString(deterministic=True)
-    signature = signing.sign(identity, ch.slot(Signed, ch.me, HUB).context(), body)
+    signature = signing.sign(identity, ch.slot(Signed, ch.me, COORDINATOR).context(), body)
     return Signed(body=body, signature=signature, certificate=certificate)
 
 
@@ -71,26 +55,21 @@ def acceptance(spec: bytes, keys: JobKeys, columns: Sequence[Column]) -> Answer:
     )
 
 
-def refusal(code: str, reason: str) -> Answer:
-    """No, and why."""
-    return Answer(refusal=Refusal(code=code, reason=reason))
-
-
-async def party(ch: Channel, spec: bytes, keys: JobKeys, identity: signing.SigningKey, authority: Authority) -> Channel:
+async def site(ch: Channel, spec: bytes, keys: JobKeys, identity: signing.SigningKey, authority: Authority) -> Channel:
     """Role of a site that has accepted: returns the channel for everything from here on, with its seals."""
     # 3. Check the roster and agree on it.
-    roster = await ch.recv_broadcast(Roster)
+    roster = await ch.under(VERDICTS).recv_broadcast(Roster)
     envelope = await offload(verify_roster, ch, roster, spec, keys, identity, authority)
     admitted = replace(ch, envelope=envelope, roster_digest=envelope.roster_digest)
-    await agreement.party(admitted.scope("roster"), envelope.roster_digest)
+    await agreement.agree(admitted.scope("roster"), envelope.roster_digest)
     return admitted
 
 
 async def coordinator(ch: Channel) -> Channel:
     """Role of the coordinator: raises Refused with every refusing site's reason."""
     # 1. Everyone's answer.
-    signed = await ch.gather(Signed)
-    answers = {site: parse(Answer, s.body, ch.slot(Signed, site, HUB)) for site, s in signed.items()}
+    signed = await ch.under(VERDICTS).gather(Signed)
+    answers = {site: parse(Answer, s.body, ch.slot(Signed, site, COORDINATOR)) for site, s in signed.items()}
     refusals = {
         site: plain_text(a.refusal.reason) for site, a in answers.items() if a.WhichOneof("verdict") == "refusal"
     }
@@ -98,29 +77,23 @@ async def coordinator(ch: Channel) -> Channel:
         raise Refused(" ".join(f"{site} refused: {reason}" for site, reason in refusals.items()))
     # 2. The roster, once the schemas agree.
     compare_schemas({site: answer.acceptance for site, answer in answers.items()})
-    roster = Roster(entries=[RosterEntry(site=site, answer=signed[site]) for site in ch.parties])
-    await ch.broadcast(roster)
-    await agreement.coordinator(ch.scope("roster"))
+    roster = Roster(entries=[RosterEntry(site=site, answer=signed[site]) for site in ch.sites])
+    await ch.under(VERDICTS).broadcast(roster)
+    await agreement.agree(ch.scope("roster"), b"")
     return replace(ch, roster_digest=_digest(roster))
 
 
 def verify_roster(
-    ch: Channel,
-    roster: Roster,
-    spec: bytes,
-    keys: JobKeys,
-    identity: signing.SigningKey,
-    authority: Authority,
+    ch: Channel, roster: Roster, spec: bytes, keys: JobKeys, identity: signing.SigningKey, authority: Authority
 ) -> Envelope:
     """Step 3: every entry is a member's own word for this job."""
-    if tuple(entry.site for entry in roster.entries) != tuple(ch.parties):
+    if tuple(entry.site for entry in roster.entries) != tuple(ch.sites):
         raise Disagreement("The roster does not list the sites that the job names.")
-    if len(roster.entries) < MIN_SITES:
-        raise TooFewSites(f"{len(roster.entries)} sites are too few: a sum needs at least {MIN_SITES}.")
+    check_count(len(roster.entries))
     acceptances: dict[str, Acceptance] = {}
     members: dict[str, Member] = {}
     for entry in roster.entries:
-        slot = ch.slot(Signed, entry.site, HUB)
+        slot = ch.slot(Signed, entry.site, COORDINATOR)
         verify_key = _verify_answer(slot, entry.answer, authority)
         accepted = parse(Answer, entry.answer.body, slot).acceptance
         if accepted.spec_sha256 != hashlib.sha256(spec).digest():
@@ -159,6 +132,12 @@ def _member(name: str, verify_key: signing.VerifyKey, accepted: Acceptance) -> M
     except ValueError:
         raise BadMessage(f"The job keys of {name} are not X25519 public keys.") from None
     return Member(name, verify_key, seal, mask)
+
+
+def check_count(sites: int) -> None:
+    """Raise where a sum would reveal two sites to each other."""
+    if sites < MIN_SITES:
+        raise TooFewSites(f"{sites} sites are too few: a sum needs at least {MIN_SITES}.")
 
 
 def compare_schemas(acceptances: dict[str, Acceptance]) -> None:

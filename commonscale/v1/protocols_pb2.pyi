@@ -266,8 +266,12 @@ class Confirmations(_message.Message):
 Global___Confirmations: _TypeAlias = Confirmations  # noqa: Y015
 
 @_typing.final
-class Vector(_message.Message):
-    """Vector is a vector over the integers modulo 2^256, little-endian, 32 bytes an element."""
+class MaskedVector(_message.Message):
+    """Elements of a vector stand one after the other, little-endian, of a width that follows from the ring: 8 bytes modulo
+    2^61 - 1, 32 bytes modulo 2^256, or a public width. Their number follows from the protocol's step.
+
+    MaskedVector is a site's vector plus pairwise masks: uniformly random to whoever lacks the keys.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -284,28 +288,6 @@ class Vector(_message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___Vector: _TypeAlias = Vector  # noqa: Y015
-
-@_typing.final
-class MaskedVector(_message.Message):
-    """MaskedVector is a site's vector plus pairwise masks: uniformly random to whoever lacks the keys."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    VECTOR_FIELD_NUMBER: _builtins.int
-    @_builtins.property
-    def vector(self) -> Global___Vector: ...
-    def __init__(
-        self,
-        *,
-        vector: Global___Vector | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["vector", b"vector"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["vector", b"vector"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
 Global___MaskedVector: _TypeAlias = MaskedVector  # noqa: Y015
 
 @_typing.final
@@ -314,17 +296,20 @@ class Share(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    VECTOR_FIELD_NUMBER: _builtins.int
-    @_builtins.property
-    def vector(self) -> Global___Vector: ...
+    ELEMENTS_FIELD_NUMBER: _builtins.int
+    TRANSCRIPT_FIELD_NUMBER: _builtins.int
+    elements: _builtins.bytes
+    transcript: _builtins.bytes
+    """A hash of everything that was opened before: shares for other questions are not added."""
     def __init__(
         self,
         *,
-        vector: Global___Vector | None = ...,
+        elements: _builtins.bytes = ...,
+        transcript: _builtins.bytes = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["vector", b"vector"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["vector", b"vector"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["elements", b"elements", "transcript", b"transcript"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -336,17 +321,16 @@ class PartialSum(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    VECTOR_FIELD_NUMBER: _builtins.int
-    @_builtins.property
-    def vector(self) -> Global___Vector: ...
+    ELEMENTS_FIELD_NUMBER: _builtins.int
+    elements: _builtins.bytes
     def __init__(
         self,
         *,
-        vector: Global___Vector | None = ...,
+        elements: _builtins.bytes = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["vector", b"vector"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["vector", b"vector"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["elements", b"elements"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -358,21 +342,62 @@ class Total(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    VECTOR_FIELD_NUMBER: _builtins.int
-    @_builtins.property
-    def vector(self) -> Global___Vector: ...
+    ELEMENTS_FIELD_NUMBER: _builtins.int
+    elements: _builtins.bytes
     def __init__(
         self,
         *,
-        vector: Global___Vector | None = ...,
+        elements: _builtins.bytes = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["vector", b"vector"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["vector", b"vector"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["elements", b"elements"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Total: _TypeAlias = Total  # noqa: Y015
+
+@_typing.final
+class HiddenTotal(_message.Message):
+    """HiddenTotal is a sum plus a mask that only the sites know: opened to them alone."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ELEMENTS_FIELD_NUMBER: _builtins.int
+    elements: _builtins.bytes
+    def __init__(
+        self,
+        *,
+        elements: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["elements", b"elements"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___HiddenTotal: _TypeAlias = HiddenTotal  # noqa: Y015
+
+@_typing.final
+class Answers(_message.Message):
+    """Answers has one bit per question: whether any site said yes."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BITS_FIELD_NUMBER: _builtins.int
+    bits: _builtins.bytes
+    def __init__(
+        self,
+        *,
+        bits: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bits", b"bits"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Answers: _TypeAlias = Answers  # noqa: Y015
 
 @_typing.final
 class KeyShare(_message.Message):
@@ -795,140 +820,6 @@ class Deposit(_message.Message):
 Global___Deposit: _TypeAlias = Deposit  # noqa: Y015
 
 @_typing.final
-class Counts(_message.Message):
-    """Counts is a vector over the integers modulo 2^64, little-endian, 8 bytes an element."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    ELEMENTS_FIELD_NUMBER: _builtins.int
-    elements: _builtins.bytes
-    def __init__(
-        self,
-        *,
-        elements: _builtins.bytes = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["elements", b"elements"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___Counts: _TypeAlias = Counts  # noqa: Y015
-
-@_typing.final
-class MaskedCounts(_message.Message):
-    """MaskedCounts is a site's counts plus pairwise masks."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    COUNTS_FIELD_NUMBER: _builtins.int
-    @_builtins.property
-    def counts(self) -> Global___Counts: ...
-    def __init__(
-        self,
-        *,
-        counts: Global___Counts | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["counts", b"counts"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["counts", b"counts"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___MaskedCounts: _TypeAlias = MaskedCounts  # noqa: Y015
-
-@_typing.final
-class Answers(_message.Message):
-    """Answers has one bit a question: whether any site said yes."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    BITS_FIELD_NUMBER: _builtins.int
-    bits: _builtins.bytes
-    def __init__(
-        self,
-        *,
-        bits: _builtins.bytes = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bits", b"bits"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___Answers: _TypeAlias = Answers  # noqa: Y015
-
-@_typing.final
-class CountShare(_message.Message):
-    """CountShare is one additive share of a site's counts, sealed to its receiver."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    COUNTS_FIELD_NUMBER: _builtins.int
-    TRANSCRIPT_FIELD_NUMBER: _builtins.int
-    transcript: _builtins.bytes
-    """A hash of everything that was opened before: shares for other questions are not added."""
-    @_builtins.property
-    def counts(self) -> Global___Counts: ...
-    def __init__(
-        self,
-        *,
-        counts: Global___Counts | None = ...,
-        transcript: _builtins.bytes = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["counts", b"counts"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["counts", b"counts", "transcript", b"transcript"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___CountShare: _TypeAlias = CountShare  # noqa: Y015
-
-@_typing.final
-class PartialCounts(_message.Message):
-    """PartialCounts is the sum of the shares that one site received."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    COUNTS_FIELD_NUMBER: _builtins.int
-    @_builtins.property
-    def counts(self) -> Global___Counts: ...
-    def __init__(
-        self,
-        *,
-        counts: Global___Counts | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["counts", b"counts"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["counts", b"counts"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___PartialCounts: _TypeAlias = PartialCounts  # noqa: Y015
-
-@_typing.final
-class TotalCounts(_message.Message):
-    """TotalCounts is the opened sum."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    COUNTS_FIELD_NUMBER: _builtins.int
-    @_builtins.property
-    def counts(self) -> Global___Counts: ...
-    def __init__(
-        self,
-        *,
-        counts: Global___Counts | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["counts", b"counts"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["counts", b"counts"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___TotalCounts: _TypeAlias = TotalCounts  # noqa: Y015
-
-@_typing.final
 class GroupKey(_message.Message):
     """GroupKey is a secret of the sites that the coordinator does not have, sealed to its receiver."""
 
@@ -948,50 +839,6 @@ class GroupKey(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GroupKey: _TypeAlias = GroupKey  # noqa: Y015
-
-@_typing.final
-class HiddenCounts(_message.Message):
-    """HiddenCounts is a sum of counts plus a mask that only the sites know."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    COUNTS_FIELD_NUMBER: _builtins.int
-    @_builtins.property
-    def counts(self) -> Global___Counts: ...
-    def __init__(
-        self,
-        *,
-        counts: Global___Counts | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["counts", b"counts"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["counts", b"counts"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___HiddenCounts: _TypeAlias = HiddenCounts  # noqa: Y015
-
-@_typing.final
-class HiddenVector(_message.Message):
-    """HiddenVector is a sum of vectors plus a mask that only the sites know."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    VECTOR_FIELD_NUMBER: _builtins.int
-    @_builtins.property
-    def vector(self) -> Global___Vector: ...
-    def __init__(
-        self,
-        *,
-        vector: Global___Vector | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["vector", b"vector"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["vector", b"vector"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___HiddenVector: _TypeAlias = HiddenVector  # noqa: Y015
 
 @_typing.final
 class RingOffsets(_message.Message):
@@ -1413,48 +1260,6 @@ class Layout(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Layout: _TypeAlias = Layout  # noqa: Y015
-
-@_typing.final
-class MaskedIntegers(_message.Message):
-    """MaskedIntegers are a site's integers plus pairwise masks, of a public width."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    ELEMENTS_FIELD_NUMBER: _builtins.int
-    elements: _builtins.bytes
-    def __init__(
-        self,
-        *,
-        elements: _builtins.bytes = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["elements", b"elements"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___MaskedIntegers: _TypeAlias = MaskedIntegers  # noqa: Y015
-
-@_typing.final
-class HiddenIntegers(_message.Message):
-    """HiddenIntegers is their sum plus a mask that only the sites know."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    ELEMENTS_FIELD_NUMBER: _builtins.int
-    elements: _builtins.bytes
-    def __init__(
-        self,
-        *,
-        elements: _builtins.bytes = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["elements", b"elements"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___HiddenIntegers: _TypeAlias = HiddenIntegers  # noqa: Y015
 
 @_typing.final
 class ModelHash(_message.Message):

@@ -1,7 +1,5 @@
 """What stands before every page: headers that keep everything else out, hosts we answer to, posts from ourselves."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from urllib.parse import urlsplit
 

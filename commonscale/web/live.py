@@ -25,7 +25,8 @@ MAX_STREAMS = 100
 WELCOME_S = 3.0
 
 Snapshot = Callable[[], Awaitable[dict[str, Any]]]
-StillWelcome = Callable[[], Awaitable[bool]]
+# Something true, as the visitor's name, as long as it may be here.
+StillWelcome = Callable[[], Awaitable[object]]
 
 
 class Live:

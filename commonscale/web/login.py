@@ -1,7 +1,5 @@
 """The way in: a page that asks for a token, and the cookie that it is exchanged for."""
 
-from __future__ import annotations
-
 import html
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -63,16 +61,14 @@ class Login:
 
     def routes(self, *static: Path) -> Sequence[BaseRoute]:
         """Login, logout, and the files that a page is made of: they hold nothing but the page."""
-        directories = [STATIC, *static]
+        assets = StaticFiles(directory=STATIC)
+        # The first that has a name wins.
+        assets.all_directories = [STATIC, *static]
         return [
-            Route("/login", self._show, methods=["GET"]),
-            Route("/login", self._enter, methods=["POST"]),
+            Route("/login", self._enter, methods=["GET", "POST"]),
             Route("/logout", self._leave, methods=["POST"]),
-            Mount("/static", _Assets(directories)),
+            Mount("/static", assets),
         ]
-
-    async def _show(self, _: Request) -> Response:
-        return self._page("")
 
     def _page(self, message: str, status: int = 200) -> Response:
         text = (STATIC / "login.html").read_text(encoding="utf-8")
@@ -81,6 +77,8 @@ class Login:
         return HTMLResponse(text, status_code=status)
 
     async def _enter(self, request: Request) -> Response:
+        if request.method != "POST":
+            return self._page("")
         body = b""
         with anyio.move_on_after(FORM_S):
             async for piece in request.stream():
@@ -104,11 +102,3 @@ class Login:
         response = RedirectResponse("/login", status_code=303)
         response.delete_cookie(self.cookie, httponly=True, samesite="strict")
         return response
-
-
-class _Assets(StaticFiles):
-    """Files of several directories; the first that has a name wins."""
-
-    def __init__(self, directories: Sequence[Path]) -> None:
-        super().__init__(directory=directories[0])
-        self.all_directories = list(directories)

@@ -4,8 +4,6 @@ A token is 32 random bytes, shown once; only its hash is kept. The cookie holds 
 under that hash, so that any replica can read it and removing the token ends its sessions.
 """
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 import secrets

@@ -1,14 +1,11 @@
 """TLS for pages: the daemon's certificate, and the visitor's if it shows one."""
 
-from __future__ import annotations
-
 import asyncio
 import ssl
 from typing import Any
 
 from cryptography import x509
 from starlette.requests import Request
-from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from commonscale.config import Tls
@@ -46,9 +43,8 @@ class CertificateProtocol(H11Protocol):
         super().connection_made(transport)
         self.loop.call_later(FIRST_REQUEST_S, self._give_up)
         tls: Any = transport.get_extra_info("ssl_object")
-        der = tls.getpeercert(binary_form=True) if tls else None
-        if der:
-            self.app = _with_certificate(self.app, der)
+        # Every request of this connection begins with a copy.
+        self.app_state = {_KEY: tls.getpeercert(binary_form=True) if tls else None}
 
     def _give_up(self) -> None:
         """Whoever has asked nothing by now is not kept."""
@@ -56,15 +52,7 @@ class CertificateProtocol(H11Protocol):
             self.transport.close()
 
 
-def _with_certificate(app: Any, der: bytes) -> ASGIApp:
-    async def wrapped(scope: Scope, receive: Receive, send: Send) -> None:
-        scope[_KEY] = der
-        await app(scope, receive, send)
-
-    return wrapped
-
-
 def certificate_of(request: Request) -> x509.Certificate | None:
     """What the visitor's connection showed; its chain was checked in the handshake."""
-    der = request.scope.get(_KEY)
+    der = request.scope.get("state", {}).get(_KEY)
     return x509.load_der_x509_certificate(der) if der else None

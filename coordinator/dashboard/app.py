@@ -1,8 +1,7 @@
 """The dashboard's routes: a page, two snapshots, and the same two live."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import Route
 
 from commonscale.concurrency import offload
+from commonscale.database import now_ms
 from commonscale.errors import CommonscaleError, NotAllowed, TransientError, UnknownJob
 from commonscale.identity import Authority, Role
 from commonscale.web.guard import middleware
@@ -20,7 +20,6 @@ from commonscale.web.login import Login
 from commonscale.web.sessions import Sessions
 from commonscale.web.tls import certificate_of
 from coordinator.dashboard.views import Views
-from coordinator.jobstore import now_ms
 from coordinator.observers import Observers
 
 STATIC = Path(__file__).parent / "static"
@@ -32,11 +31,8 @@ def application(
     views: Views, observers: Observers, authority: Authority, secret: bytes, hosts: Sequence[str]
 ) -> Starlette:
     """The dashboard, for those who show a certificate of the consortium or a token."""
-    live = Live()
-    dashboard = _Dashboard(views, live, _login(views, observers, authority, secret))
-    return Starlette(
-        routes=dashboard.routes(), middleware=middleware(hosts), exception_handlers={CommonscaleError: _explain}
-    )
+    routes = _Dashboard(views, _login(views, observers, authority, secret)).routes()
+    return Starlette(routes=routes, middleware=middleware(hosts), exception_handlers={CommonscaleError: _explain})
 
 
 def _login(views: Views, observers: Observers, authority: Authority, secret: bytes) -> Login:
@@ -50,20 +46,14 @@ def _login(views: Views, observers: Observers, authority: Authority, secret: byt
             return None
         return str(identity) if identity.role in WELCOME else None
 
-    async def digest_of(name: str) -> bytes | None:
-        return await offload(observers.digest_of, name)
-
-    async def name_of(token: str) -> str | None:
-        return await offload(observers.name_of, token)
-
-    return Login(
-        f"coordinator {views.name}", "commonscale_dashboard", HINT, Sessions(digest_of, secret), name_of, by_certificate
-    )
+    sessions = Sessions(partial(offload, observers.digest_of), secret)
+    name_of = partial(offload, observers.name_of)
+    return Login(f"coordinator {views.name}", "commonscale_dashboard", HINT, sessions, name_of, by_certificate)
 
 
 class _Dashboard:
-    def __init__(self, views: Views, live: Live, login: Login) -> None:
-        self._views, self._live, self._login = views, live, login
+    def __init__(self, views: Views, login: Login) -> None:
+        self._views, self._live, self._login = views, Live(), login
 
     def routes(self) -> Sequence[Any]:
         member = self._login.members_only
@@ -88,12 +78,9 @@ class _Dashboard:
     async def _events(self, request: Request) -> Response:
         job_id = request.path_params.get("job_id")
         if job_id is not None:
-            # A job that is not there is told before a stream of nothing begins.
+            # A job that is not there is reported before a stream of nothing begins.
             await self._views.jobs.get(job_id)
-
-        async def still_welcome() -> bool:
-            return await self._login.visitor(request) is not None
-
+        still_welcome = partial(self._login.visitor, request)
         event, visitor = "overview" if job_id is None else "job", request.state.visitor
         return self._live.stream(event, job_id, self._views.snapshot(job_id), still_welcome, visitor=visitor)
 

@@ -3,8 +3,6 @@
 Never a result: the numbers of a job are its analyst's and its sites'.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -12,12 +10,13 @@ from functools import partial
 from typing import Any
 
 from commonscale.concurrency import offload
+from commonscale.database import now_ms
 from commonscale.v1 import jobs_pb2
 from commonscale.version import PROTOCOL_VERSION, __version__
 from coordinator import timeline
 from coordinator.incidents import Incidents
 from coordinator.jobs import Jobs
-from coordinator.jobstore import OPEN_STATES, JobRecord, JobStore, now_ms
+from coordinator.jobstore import OPEN_STATES, JobRecord, JobStore
 from coordinator.slots import SlotStore
 
 JOBS_SHOWN = 50
@@ -51,16 +50,7 @@ class Views:
                 "replica": self.replica,
                 "faults": list(self.faults()),
             },
-            "sites": [
-                {
-                    "name": site.name,
-                    "online": site.is_online(at_ms),
-                    "version": site.version,
-                    "last_seen_ms": site.last_seen_ms,
-                    "certificate_expires_ms": site.certificate_expires_ms,
-                }
-                for site in await offload(self.jobstore.sites)
-            ],
+            "sites": [asdict(s) | {"online": s.is_online(at_ms)} for s in await offload(self.jobstore.sites)],
             "jobs": [self._summary(record) for record in records],
             "totals": {
                 "open": sum(counts.get(state, 0) for state in OPEN_STATES),
@@ -72,7 +62,6 @@ class Views:
     async def job(self, job_id: str) -> dict[str, Any]:
         """One job, round by round; UnknownJob if there is none."""
         record = await self.jobs.get(job_id)
-        pipeline = record.pipeline
         if record.is_open:
             rounds, revealed = await offload(self._so_far, record)
         else:
@@ -82,21 +71,21 @@ class Views:
             **self._summary(record),
             "coordinator": {"name": self.name},
             "remedy": await offload(self.incidents.remedy_for, f"job {job_id}") if record.error else "",
-            "dataset": pipeline.dataset,
-            "steps": timeline.steps(pipeline),
+            "dataset": record.asked.dataset,
+            "steps": timeline.steps(record),
             "rounds": rounds,
             "awaiting": [
                 {"step": timeline.step_of(wait.run), "kind": wait.kind, "site": wait.sender, "since_ms": wait.since_ms}
                 for wait in self._progress(record).waits
             ],
-            "protocols": timeline.protocols(pipeline, record.submitted_at_ms, rounds),
+            "protocols": timeline.protocols(record, rounds),
             "disclosures": revealed,
         }
 
     def _so_far(self, record: JobRecord) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         """The rounds of an open job, and what they revealed."""
         arrivals = self.slots.arrivals(record.id)
-        return timeline.rounds(arrivals), timeline.revealed(record.id, record.pipeline, arrivals)
+        return timeline.rounds(arrivals), timeline.revealed(record, arrivals)
 
     def snapshot(self, job_id: str | None) -> Callable[[], Any]:
         """What a live stream asks for again and again."""
@@ -113,10 +102,10 @@ class Views:
         first = progress.waits[0] if progress.waits else None
         return {
             "id": record.id,
-            "name": record.pipeline.name,
+            "name": record.asked.name,
             "state": record.state,
             "analyst": record.analyst,
-            "sites": record.pipeline.sites,
+            "sites": list(record.asked.sites),
             "submitted_at_ms": record.submitted_at_ms,
             "deadline_at_ms": record.deadline_at_ms,
             "ended_at_ms": record.ended_at_ms or None,

@@ -28,8 +28,6 @@ label: tokens must come from an OPRF with a key for this pair alone.
 Both sides are taken to follow the protocol; wrong bytes are an error, never a wrong label.
 """
 
-from __future__ import annotations
-
 from crypto.apsi.holder import Database, gen_answer
 from crypto.apsi.items import PlacementError, seeded
 from crypto.apsi.parameters import Parameters, ParametersError, choose

@@ -8,13 +8,11 @@ x + x^2 + … + 1 + (number of the ciphertext in the answer). Noise above its bo
 so a random change of all slots, these included.
 """
 
-from __future__ import annotations
-
 import os
 import threading
 from typing import Any
 
-# Daemons share their machine: one thread a process, unless the operator says otherwise.
+# Daemons share their machine: one thread per process, unless the operator says otherwise.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
@@ -99,7 +97,7 @@ _making = threading.Lock()
 
 
 def context_of(parameters: Parameters) -> Context:
-    """The context of these parameters, made once a process."""
+    """The context of these parameters, made once per process."""
     bits = parameters.modulus_bits
     with _making:
         if bits not in _contexts:

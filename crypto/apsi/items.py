@@ -7,8 +7,6 @@ place       cuckoo hashing: one item a bin, each in one of its three. Only a set
             with 1.5 bins an item, about one in 2^40.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable, Sequence
 

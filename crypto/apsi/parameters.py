@@ -12,8 +12,6 @@ coefficients in [0, t), added over d powers, the noise is d·N·t/4 from the mea
 Security. N = 2048 allows 54 bits of q at 128 bits (HomomorphicEncryption.org, ternary secret); 51 suffice.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass

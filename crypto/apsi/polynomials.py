@@ -5,8 +5,6 @@ interpolate  the polynomial of degree below d through d points, by Newton's divi
              f[i…j] = (f[i+1…j] - f[i…j-1]) / (z_j - z_i)
 """
 
-from __future__ import annotations
-
 from functools import lru_cache
 
 import numpy as np

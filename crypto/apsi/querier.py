@@ -113,7 +113,7 @@ def _by_row(placed: Indices, rows: int) -> list[NDArray[np.int64]]:
 
 
 def _opened(ctx: Context, secret_key: Any, raw: bytes, degree: int, number: int) -> Integers:
-    """The numbers of one ciphertext of the answer, one line a bin."""
+    """The numbers of one ciphertext of the answer, one line per bin."""
     ciphertext = ctx.ciphertext.wrap(ctx.ciphertext.shape.parse(raw))
     slots = ctx.decrypt(secret_key, ciphertext)
     if not sentinel_intact(slots, degree, number):

@@ -4,8 +4,6 @@ A circuit is one function that every role runs. The coordinator runs it on ciphe
 counts, so that it knows at every moment what it may be asked for, and answers nothing else.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Protocol, TypeVar
 
@@ -13,7 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 H = TypeVar("H")
+
 Plain = float | NDArray[np.float64]
+
+
+class TooFewLevelsError(ValueError):
+    """A ciphertext has no room for another multiplication, or for a refresh."""
 
 
 class Arithmetic(Protocol[H]):

@@ -1,7 +1,5 @@
 """One profile's OpenFHE context, and the skeletons of everything that crosses the wire in it."""
 
-from __future__ import annotations
-
 import os
 import struct
 import threading
@@ -9,7 +7,7 @@ from collections.abc import Iterable
 from functools import cached_property
 from typing import Any
 
-# Daemons share their machine: one thread a process, unless the operator says otherwise.
+# Daemons share their machine: one thread per process, unless the operator says otherwise.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
@@ -144,7 +142,7 @@ _making = threading.Lock()
 
 
 def context_of(profile: Profile) -> Context:
-    """The context of a profile, made once a process."""
+    """The context of a profile, made once per process."""
     with _making:
         if profile.name not in _contexts:
             _contexts[profile.name] = Context(profile)

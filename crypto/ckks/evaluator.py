@@ -4,8 +4,6 @@ A ciphertext has `levels` multiplications left before it must be refreshed; aski
 because OpenFHE would go on and give numbers that mean nothing.
 """
 
-from __future__ import annotations
-
 import itertools
 import threading
 from collections.abc import Iterator, Mapping
@@ -17,15 +15,12 @@ import openfhe
 from numpy.typing import NDArray
 
 from crypto.ckks import keys, opening
+from crypto.ckks.arithmetic import TooFewLevelsError
 from crypto.ckks.context import Context
 from crypto.ckks.profiles import REFRESH_TOWERS
 from crypto.ckks.skeleton import Coefficients
 
 Numbers = NDArray[np.float64]
-
-
-class TooFewLevelsError(ValueError):
-    """A ciphertext has no room for another multiplication, or for a refresh."""
 
 
 class OnlyNoiseError(RuntimeError):

@@ -8,8 +8,6 @@ as it is; then divided by c_n, with factors α + β·R that are made one doublin
 x·Q_n = c_n - R_n holds for whatever R the noise has made of T_n, so early noise does not grow.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator
 

@@ -8,8 +8,6 @@ refresh     (c1·s_i - m_i + noise, a·s_i + m_i + noise) for a fresh mask m_i: 
 A share is made once: a second one for the same c1 would let its noise be averaged away.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from crypto.ckks import reference

@@ -4,8 +4,6 @@ A smaller ring with more refreshes is quicker than a large ring with few, unless
 ring 2^14 refreshes after each few multiplications, `high-latency` after about nine.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 # Collective bootstrapping needs this many towers beside those that a circuit uses.
@@ -50,3 +48,15 @@ PROFILES = {
         Profile("test-counts", 11, 1, 40, hybrid=False, secure=False),
     )
 }
+
+# For a purpose, by what a pipeline calls a profile.
+_FOR_PURPOSE = {
+    "standard": {"comparison": "comparison", "inverse": "inverse", "counts": "counts"},
+    "high-latency": {"comparison": "high-latency", "inverse": "high-latency-inverse", "counts": "counts"},
+    "test": {"comparison": "test", "inverse": "test-inverse", "counts": "test-counts"},
+}
+
+
+def profile_for(name: str, purpose: str) -> Profile:
+    """The parameters of a pipeline's profile for a purpose: comparison, inverse or counts."""
+    return PROFILES[_FOR_PURPOSE[name][purpose]]

@@ -4,8 +4,6 @@ Nobody chooses them and nobody sends them: every party expands AES-256-CTR under
 coefficients. A label is used for one purpose only; two refreshes under one label would show the difference of masks.
 """
 
-from __future__ import annotations
-
 import hashlib
 
 import numpy as np

@@ -6,8 +6,6 @@ began closer to 0 would gain a little more, but its polynomial would dip nearly 
 signs around; none of these dips below 0.09 once it has lifted a number that far.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from crypto.ckks.arithmetic import Arithmetic, H, with_levels

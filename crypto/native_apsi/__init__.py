@@ -19,8 +19,6 @@ Both sets are filled up to a public bound with random items: neither the number 
 an answer shows how many are real.
 """
 
-from __future__ import annotations
-
 from crypto.native_apsi.gate import EXTRA, UnavailableError, available
 from crypto.native_apsi.process import (
     LARGEST_LABEL,

@@ -5,8 +5,6 @@ parts and each part with its length, all numbers in 4 bytes. A request is (opera
 (ok, results…) or (error, the exception's name): never its text, which may hold a value.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import resource

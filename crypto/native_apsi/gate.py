@@ -4,8 +4,6 @@ The wheel of 0.1.2 was made for a CPU with AVX-512. Its first such instruction i
 (vpbroadcastq from a general register: F and VL); the compiler was free to use all five sets.
 """
 
-from __future__ import annotations
-
 from importlib import metadata
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 After any error the child is dead: a package that has met one malformed message is not to be trusted with another.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import secrets

@@ -7,8 +7,6 @@ analyst         submits the demo's job, shows its progress, compares the result 
 Only requests and certificates cross the volume `mail`; the CA's fingerprint comes by another one, `telephone`.
 """
 
-from __future__ import annotations
-
 import os
 import secrets
 import sys
@@ -20,7 +18,8 @@ from cryptography.hazmat.primitives import serialization
 
 from commonscale import config
 from commonscale.cli.console import err, out, run
-from commonscale.cli.demo import SITES, Hospitals, compare, show
+from commonscale.cli.demo import SITES, show
+from commonscale.cli.demo_hospitals import Hospitals, compare
 from commonscale.client import Client, Job, new_job_id
 from commonscale.config import AnalystConfig
 from commonscale.errors import CommonscaleError, ConfigError, NotAllowed

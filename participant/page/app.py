@@ -1,12 +1,10 @@
 """The page's application: what it answers, and to whom."""
 
-from __future__ import annotations
-
 import json
-import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import anyio
 import structlog
@@ -19,7 +17,7 @@ from starlette.routing import Route
 
 from commonscale.concurrency import offload
 from commonscale.errors import CommonscaleError, ConfigError, TransientError, UnknownJob
-from commonscale.slot import JOB_ID_PATTERN
+from commonscale.names import JOB_ID_PATTERN
 from commonscale.web import guard
 from commonscale.web.live import Live
 from commonscale.web.login import Login
@@ -33,6 +31,9 @@ MAX_BODY_BYTES = 16 << 10
 MAX_LINES = 500
 MAX_DIGITS = 15
 
+STATUSES = ((UnknownJob, 404), (ConfigError, 409), (TransientError, 503), (CommonscaleError, 500))
+
+T = TypeVar("T")
 Handler = Callable[[Request], Awaitable[Response]]
 
 
@@ -65,24 +66,20 @@ class PageApp:
         ]
         return Starlette(routes=routes, middleware=guard.middleware(["[::1]", *hosts]))
 
-    async def _offload(self, function: Callable[..., Any], *args: Any) -> Any:
+    async def _offload(self, function: Callable[..., T], *args: Any) -> T:
         return await anyio.to_thread.run_sync(function, *args, limiter=self._threads)
 
     async def _page(self, _: Request) -> Response:
         return FileResponse(STATIC / "page.html")
 
     async def _snapshot(self) -> dict[str, Any]:
-        found: dict[str, Any] = await self._offload(self._view.state)
-        return found
+        return await self._offload(self._view.state)
 
     async def _state(self, _: Request) -> Response:
         return Response(await self._live.now("state", self._snapshot), media_type="application/json")
 
     async def _events(self, request: Request) -> Response:
-        async def still_welcome() -> bool:
-            return await self._login.visitor(request) is not None
-
-        return self._live.stream("state", "state", self._snapshot, still_welcome)
+        return self._live.stream("state", "state", self._snapshot, partial(self._login.visitor, request))
 
     async def _jobs(self, request: Request) -> Response:
         before = _job_id(request.query_params.get("before", ""))
@@ -113,7 +110,7 @@ class PageApp:
 
     async def _verify(self, _: Request) -> Response:
         async with self._verifying:
-            found = await self._offload(self._view.verify, time.time_ns() // 1_000_000)
+            found = await self._offload(self._view.verify)
         if not found["intact"]:
             log.error("audit log broken", why=found["fault"])
         return JSONResponse(found)
@@ -131,14 +128,9 @@ def _plainly(handler: Handler) -> Handler:
             return await handler(request)
         except HTTPException as error:
             return JSONResponse({"error": error.detail}, status_code=error.status_code)
-        except UnknownJob as error:
-            return JSONResponse({"error": str(error)}, status_code=404)
-        except ConfigError as error:
-            return JSONResponse({"error": str(error)}, status_code=409)
-        except TransientError as error:
-            return JSONResponse({"error": str(error)}, status_code=503)
         except CommonscaleError as error:
-            return JSONResponse({"error": str(error)}, status_code=500)
+            status = next(status for kind, status in STATUSES if isinstance(error, kind))
+            return JSONResponse({"error": str(error)}, status_code=status)
 
     return handled
 

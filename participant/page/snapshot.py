@@ -1,22 +1,21 @@
 """What the page shows, as JSON. Times are points in time, so that nothing changes while nothing happens."""
 
-from __future__ import annotations
-
 import csv
 import io
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from cryptography import x509
 
 from commonscale.audit import AuditLog
+from commonscale.channel.slot import COORDINATOR
 from commonscale.config import ParticipantConfig
+from commonscale.database import now_ms
 from commonscale.errors import BadMessage, UnknownJob
 from commonscale.identity import fingerprint
-from commonscale.slot import HUB
 from commonscale.version import __version__
-from participant import approvals
+from participant import approvals, policy
 from participant.journal import SiteJob, SiteJobs
 from participant.page.trail import Left, Trail
 
@@ -33,7 +32,7 @@ class Connection:
 
     connected: bool
     since_ms: int
-    faults: tuple[str, ...]
+    faults: list[str]
     certificate: x509.Certificate
 
 
@@ -48,17 +47,19 @@ class View:
     trail: Trail
     connection: Callable[[], Connection]
     # The last verification of the chain; the daemon does not start without one.
-    verified: dict[str, Any] = field(default_factory=dict)
+    verified: dict[str, Any]
 
     def state(self) -> dict[str, Any]:
         """Everything that is on the page at once."""
         self.trail.refresh(READING_S)
         entries, last_hash = self.audit.head
+        rules = self.config.policy
         return {
             "site": self.site,
             "version": __version__,
             "connection": self._connection(),
-            "policy": self.config.policy.model_dump(mode="json"),
+            # With the transforms that it comes to, where it lists none.
+            "policy": {**rules.model_dump(mode="json"), "transforms": policy.allowed_transforms(rules)},
             "data": [{"name": name, "file": source.path.name} for name, source in self.config.data.items()],
             "waiting": self._all_waiting(),
             "jobs": [self._row(job) for job in self.jobs.all(limit=NEWEST_JOBS)],
@@ -72,7 +73,7 @@ class View:
             "coordinator": self.config.coordinator,
             "connected": now.connected,
             "since_ms": now.since_ms,
-            "faults": list(now.faults),
+            "faults": now.faults,
             "certificate": {
                 "from_ms": int(now.certificate.not_valid_before_utc.timestamp() * 1000),
                 "until_ms": int(now.certificate.not_valid_after_utc.timestamp() * 1000),
@@ -103,13 +104,12 @@ class View:
     def _waiting(self, job: SiteJob, done: list[SiteJob]) -> dict[str, Any]:
         """All that a person must see before a yes."""
         asked = approvals.request(job.spec)
-        shared = approvals.subtractions(job, done)
         return {
             **asked,
             "job": job.id,
             "analyst": job.analyst,
             "others": [site for site in asked["sites"] if site != self.site],
-            "warnings": [*asked["warnings"], *shared],
+            "warnings": [*asked["warnings"], *approvals.subtractions(job, done)],
             "received_ms": job.received_at_ms,
             # By this site's clock; the coordinator may have counted from earlier on.
             "until_ms": min(job.received_at_ms + 1000 * int(asked["deadline_s"]), job.deadline_at_ms),
@@ -131,7 +131,7 @@ class View:
         return {
             **self._row(job),
             "asked": asked,
-            "left": [{**_flat(group), "protocol": self._protocol(group)} for group in self.trail.left(job_id)],
+            "left": [self._left(group) for group in self.trail.left(job_id)],
             "revealed": revealed and {
                 "at": revealed.get("at", ""),
                 "result_sha256": revealed.get("result_sha256", ""),
@@ -139,13 +139,17 @@ class View:
             },
         }  # fmt: skip
 
+    def _left(self, group: Left) -> dict[str, Any]:
+        receiver = "coordinator" if group.receiver == COORDINATOR else group.receiver
+        return {**asdict(group), "receiver": receiver, "protocol": self._protocol(group)}
+
     def _protocol(self, group: Left) -> str:
         number = group.run.partition("/")[2]
         if not number:
             return "admission"
         try:
             pipeline = approvals.read(self.jobs.get(group.job).spec)
-            return approvals.protocol(pipeline.steps[int(number)], len(pipeline.sites))
+            return pipeline.steps[int(number)].protocol(len(pipeline.sites))
         except (UnknownJob, BadMessage, ValueError, IndexError):
             return f"step {number}"
 
@@ -155,19 +159,17 @@ class View:
         return {"entries": self.trail.lines, "lines": self.trail.page(before, limit)}
 
     def left_csv(self) -> Iterator[str]:
-        """What left, one line a job, run and receiver."""
+        """What left, one line per job, run and receiver."""
         self.trail.refresh()
-        yield _csv_line(["job", "run", "protocol", "receiver", "sealed", "messages", "bytes"])
+        columns = ["job", "run", "protocol", "receiver", "sealed", "messages", "bytes"]
+        yield _csv_line(columns)
         for group in self.trail.everything():
-            sealed = "yes" if group.sealed else "no"
-            receiver = _receiver(group.receiver)
-            yield _csv_line(
-                [group.job, group.run, self._protocol(group), receiver, sealed, group.messages, group.bytes]
-            )
+            row = {**self._left(group), "job": group.job, "sealed": "yes" if group.sealed else "no"}
+            yield _csv_line([row[column] for column in columns])
 
-    def verify(self, now_ms: int) -> dict[str, Any]:
+    def verify(self) -> dict[str, Any]:
         """Check the whole chain."""
-        self.verified = {**self.trail.verify(self.audit), "at_ms": now_ms}
+        self.verified = {"at_ms": now_ms(), **self.trail.verify(self.audit)}
         return self.verified
 
 
@@ -176,17 +178,6 @@ def _name(job: SiteJob) -> str:
         return approvals.read(job.spec).name
     except BadMessage:
         return ""
-
-
-def _receiver(receiver: str) -> str:
-    return "coordinator" if receiver == HUB else receiver
-
-
-def _flat(group: Left) -> dict[str, Any]:
-    return {
-        "run": group.run, "receiver": _receiver(group.receiver), "sealed": group.sealed,
-        "messages": group.messages, "bytes": group.bytes,
-    }  # fmt: skip
 
 
 def _csv_line(cells: list[Any]) -> str:

@@ -1,13 +1,10 @@
 """The token that opens the page. Whoever reads the state directory may decide by command anyway."""
 
-from __future__ import annotations
-
 import hmac
-import os
 from pathlib import Path
 
 from commonscale.errors import ConfigError
-from commonscale.files import private_directory, replace_file, write_private
+from commonscale.files import private_directory, write_private
 from commonscale.web.login import Login
 from commonscale.web.sessions import Sessions, digest, new_token
 
@@ -45,11 +42,10 @@ def renew_token(state: Path) -> str:
     """Another token: the old one and all its sessions end."""
     private_directory(state)
     token = new_token()
-    before = os.umask(0o077)
-    try:
-        replace_file(token_path(state), f"{token}\n".encode())
-    finally:
-        os.umask(before)
+    fresh = token_path(state).with_suffix(".new")
+    fresh.unlink(missing_ok=True)
+    write_private(fresh, f"{token}\n".encode())
+    fresh.replace(token_path(state))
     return token
 
 

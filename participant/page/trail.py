@@ -5,8 +5,6 @@ since is read in small pieces, with a pause after each, so that a long log never
 and runs in a thread.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import threading
@@ -168,7 +166,7 @@ class Trail:
         """Check the chain up to now, and that it holds what the daemon has written."""
         written, last = audit.head
         self.refresh()
-        number, found = 0, ""
+        number, found, fault = 0, "", ""
         try:
             for entry in walk(self.path, self.end):
                 number, found = entry["number"], entry["hash"]
@@ -181,8 +179,8 @@ class Trail:
                     f"The audit log ends at line {number}; this daemon has written {written}: its end was cut off."
                 )
         except ConfigError as error:
-            return {"intact": False, "entries": number, "last_hash": found, "fault": str(error)}
-        return {"intact": True, "entries": number, "last_hash": found, "fault": ""}
+            fault = str(error)
+        return {"intact": not fault, "entries": number, "last_hash": found, "fault": fault}
 
 
 def _parse(line: bytes) -> dict[str, Any]:

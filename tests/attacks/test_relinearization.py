@@ -7,8 +7,6 @@ polynomials of the whole key generation, and looks whether any coefficient lies 
 One prime is enough: a secret is the same modulo every prime.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -23,11 +21,11 @@ import openfhe
 import pytest
 from numpy.typing import NDArray
 
-from commonscale.channel import Channel
+from commonscale.channel.channel import Channel
+from commonscale.channel.slot import COORDINATOR, Slot
 from commonscale.pipeline import Pipeline
 from commonscale.protocols.ckks import key_set, relinearization_key
-from commonscale.protocols.ckks.gathering import gather_sum, give, tell, told
-from commonscale.slot import HUB, Slot
+from commonscale.protocols.ckks.gathering import announce, collect
 from commonscale.v1 import protocols_pb2
 from commonscale.v1.protocols_pb2 import RelinJoint, RelinProduct, RelinShare
 from crypto.ckks import reference
@@ -58,8 +56,10 @@ class WithoutEphemeralSecret:
     """The protocol of before: h_i = g·s_i - a·s_i + e, then (a·s_i + e', h·s_i + e''), with the same a."""
 
     @staticmethod
-    async def party(ch: Channel, ctx: Context, share: SecretShare, seed: bytes) -> list[Coefficients]:
-        """Role of a site."""
+    async def make(
+        ch: Channel, ctx: Context, share: SecretShare | None, seed: bytes
+    ) -> tuple[list[Coefficients], Coefficients | None]:
+        """All roles."""
         half = ctx.switch_half
         a = reference.expand(half, seed, "relinearization")
 
@@ -68,23 +68,14 @@ class WithoutEphemeralSecret:
             made = ctx.cc.MultiKeySwitchGen(share.key, share.key, key)
             return [ctx.switch_key.strip(made)[len(half.moduli) :]]
 
-        await give(ch, RelinShare, first)
-        (joint,) = await told(ch, RelinJoint, half)
+        (joint,) = await announce(ch, RelinShare, RelinJoint, half, 1, first)
 
         def second() -> list[Coefficients]:
             key = ctx.switch_key.wrap(np.vstack([a, joint]))
             return [ctx.switch_key.strip(ctx.cc.MultiMultEvalKey(share.key, key, "before"))]
 
-        await give(ch, RelinProduct, second)
-        return [joint]
-
-    @staticmethod
-    async def coordinator(ch: Channel, ctx: Context) -> tuple[list[Coefficients], Coefficients]:
-        """Role of the coordinator."""
-        joint, _ = await gather_sum(ch, RelinShare, ctx.switch_half)
-        await tell(ch, RelinJoint, joint)
-        (key,), _ = await gather_sum(ch, RelinProduct, ctx.switch_key.shape)
-        return joint, key
+        products = await collect(ch, RelinProduct, ctx.switch_key.shape, 1, second)
+        return [joint], products[0] if products is not None else None
 
 
 @dataclass(frozen=True)
@@ -151,12 +142,13 @@ def recorded(directory: Path, profile: str, protocol: Any, monkeypatch: pytest.M
     seeds: set[bytes] = set()
 
     async def site(name: str) -> None:
-        shares[name] = (await key_set.party(await federation.admitted_site(name, JOB), needs)).share
+        ch = await federation.admitted_site(name, JOB)
+        shares[name] = key_set.site_keys(needs, await key_set.obtain(ch, needs)).share
 
     async def coordinator() -> None:
         ch = await federation.admitted_coordinator()
         seeds.add(key_set.crs_seed(ch))
-        await key_set.coordinator(ch, needs)
+        await key_set.obtain(ch, needs)
 
     async def work() -> None:
         async with anyio.create_task_group() as tasks:
@@ -223,7 +215,7 @@ def test_the_attack_reads_the_shares_of_the_protocol_of_before(
         assert set(np.unique(true)) == {-1, 0, 1}
         np.testing.assert_array_equal(read[f"{site} RelinShare 0 + {site} RelinProduct 0"], true)
     whole = sum(seen.share(site) for site in SITES)
-    np.testing.assert_array_equal(read[f"{HUB} RelinJoint 0 + all RelinProduct 0"], whole)
+    np.testing.assert_array_equal(read[f"{COORDINATOR} RelinJoint 0 + all RelinProduct 0"], whole)
 
 
 def test_every_message_has_an_error_of_its_own() -> None:

@@ -1,7 +1,5 @@
 """A real Chromium that visits the pages of real daemons, and notes everything that it complains about."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,14 +1,10 @@
 """A federation whose dashboard is visited, and the things that happen in it."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -20,13 +16,12 @@ from commonscale.identity import Role
 from commonscale.localnet import LocalFederation
 from commonscale.pipeline import Pipeline
 from participant.approvals import Decision, decide
-from participant.daemon import open_database
-from participant.journal import SiteJobs
+from participant.journal import SiteJobs, open_database
 from tests.browser.conftest import aside
 from tests.e2e.conftest import run, write_csv
+from tests.patience import PATIENCE_S, eventually
 
 SITES = ["north", "east", "south", "west"]
-LIMIT_S = 30
 
 
 class WatchedFederation(LocalFederation):
@@ -108,14 +103,10 @@ class WatchedFederation(LocalFederation):
 def command(*arguments: str) -> str:
     """The commonscale command as a person runs it."""
     done = subprocess.run(
-        [sys.executable, "-m", "commonscale", *arguments], capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-m", "commonscale", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=True,
     )
     return done.stdout
-
-
-def eventually(holds: Callable[[], bool], pause_s: float = 0.1) -> None:
-    """Wait until something holds."""
-    stop = time.monotonic() + LIMIT_S
-    while not holds():
-        assert time.monotonic() < stop
-        time.sleep(pause_s)

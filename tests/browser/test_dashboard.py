@@ -1,7 +1,5 @@
 """The coordinator's dashboard, in Chromium, over a federation of real processes."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys
@@ -144,7 +142,7 @@ def test_costs_and_disclosures(visitor: Visitor, federation: WatchedFederation, 
     page = log_in(visitor, token, f"/jobs/{job_id}")
     expect(page.locator(".job-title .badge")).to_have_text("Done")
     costs = page.get_by_role("table").filter(has_text="Protocol")
-    for protocol in ("admission", "zscore/masks", "robust/counts/masks", "outcome"):
+    for protocol in ("admission", "zscore/masks", "robust/masks", "outcome"):
         row = costs.get_by_role("row").filter(has=page.get_by_role("rowheader", name=protocol))
         expect(row).to_have_text(re.compile(r"\d (B|kB|MB)\d.* (ms|s)$"))
     row = page.locator(".disclosures tbody tr").filter(has_text="pooled variance of each column")
@@ -158,7 +156,8 @@ def test_a_refusal_is_explained(visitor: Visitor, federation: WatchedFederation,
     page = log_in(visitor, token, f"/jobs/{job_id}")
     expect(page.locator(".job-title .badge")).to_have_text("Refused")
     expect(page.locator("[data-part=error]")).to_have_text(
-        "east refused: Its policy does not allow the column 'lab_creatinine'."
+        "east refused: Its policy does not allow the column 'lab_creatinine', of which step 0 (zscore) asks for "
+        "counts, sums and sums of squares."
     )
     expect(page.locator("[data-part=remedy]")).to_have_text(
         re.compile("What to do: That site decides: ask its operator")
@@ -282,11 +281,11 @@ def many_rounds(sites: int, rounds: int) -> dict[str, Any]:
         if number == rounds - 1:
             del senders["site-0"]
         job["rounds"].append({
-            "step": 2 * number // rounds, "kind": f"{number}.MaskedCounts", "direction": "to-coordinator",
+            "step": 2 * number // rounds, "kind": f"search.{number}.MaskedVector", "direction": "to-coordinator",
             "first_ms": min(sent["at_ms"] for sent in senders.values()), "last_ms": at_ms + 40 * number + 3 * sites,
             "messages": len(senders), "bytes": 70 * len(senders), "senders": senders,
         })  # fmt: skip
-    wait = {"step": 1, "kind": f"{rounds - 1}.MaskedCounts", "site": "site-0", "since_ms": at_ms + 40 * rounds}
+    wait = {"step": 1, "kind": f"search.{rounds - 1}.MaskedVector", "site": "site-0", "since_ms": at_ms + 40 * rounds}
     return job | {"awaiting": [wait]}
 
 

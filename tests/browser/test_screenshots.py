@@ -1,7 +1,5 @@
 """Pictures for docs/images, of a federation at work: COMMONSCALE_SCREENSHOTS=docs/images make test-browser."""
 
-from __future__ import annotations
-
 import io
 import os
 from collections.abc import Iterator
@@ -13,13 +11,14 @@ from PIL import Image
 from playwright.sync_api import Browser, Page, expect
 
 from tests.browser.conftest import Visitor
-from tests.browser.dashboards import SITES, WatchedFederation, eventually
+from tests.browser.dashboards import SITES, WatchedFederation
+from tests.patience import eventually
 
 DIRECTORY = os.environ.get("COMMONSCALE_SCREENSHOTS", "")
 MAX_BYTES = 250_000
 STEPS = [
     {"transform": "zscore", "columns": ["age", "lab_potassium"]},
-    {"transform": "quantiles", "columns": ["age"], "variant": "counts"},
+    {"transform": "quantiles", "columns": ["age"], "method": "masks"},
 ]
 
 pytestmark = pytest.mark.skipif(not DIRECTORY, reason="COMMONSCALE_SCREENSHOTS names no directory")

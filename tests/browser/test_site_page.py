@@ -1,11 +1,8 @@
 """The site's page, in Chromium, over a federation of real processes. One site asks a person for every job."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,20 +14,20 @@ from playwright.sync_api import Browser, Locator, Page, Route, expect
 from commonscale import config
 from commonscale.client import Client, Job
 from commonscale.config import ParticipantConfig
-from commonscale.localnet import LocalFederation
+from commonscale.localnet import ENCRYPTION, LocalFederation
 from commonscale.pipeline import Pipeline
 from participant import approvals
-from participant.daemon import open_database
-from participant.journal import SiteJobs
+from participant.journal import SiteJobs, open_database
 from tests.browser.conftest import Visitor, aside, assert_sound
 from tests.e2e.conftest import run
+from tests.patience import eventually
 
 SITES = ["north", "south", "east", "west"]
 LABS = [f"lab_{number}" for number in range(1, 46)]
 COLUMNS = ["age", "systolic", "creatinine", "ward", "smoker", "lab_*"]
 RENAL_RISK: list[dict[str, Any]] = [
     {"columns": ["age", "creatinine"]},
-    {"transform": "minmax", "columns": ["systolic"], "variant": "tree"},
+    {"transform": "minmax", "columns": ["systolic"], "method": "tree"},
     {"transform": "onehot", "columns": ["ward", "smoker"]},
 ]
 # With COMMONSCALE_PICTURES set, the documentation's pictures are made anew.
@@ -83,10 +80,7 @@ class Hospital(LocalFederation):
         """What `commonscale approvals approve` does, once the site asks."""
         settings = config.load(ParticipantConfig, self.directory / "north" / "participant.toml")
         database = open_database(settings)
-        stop = time.monotonic() + 30
-        while not any(job.id == job_id and job.waiting for job in SiteJobs(database).all()):
-            assert time.monotonic() < stop
-            time.sleep(0.1)
+        eventually(lambda: any(job.id == job_id and job.waiting for job in SiteJobs(database).all()))
         approvals.decide(SiteJobs(database), job_id, "approved", "", "command")
         database.close()
         assert self.wait(job_id).state == "done"
@@ -104,7 +98,9 @@ def hospital(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hospital]:
     directory = tmp_path_factory.mktemp("hospital")
     generator = np.random.default_rng(5)
     data = {site: write_table(directory / f"{site}.csv", site, generator) for site in SITES}
-    with Hospital(directory, data, policies={"north": {"approval": "manual", "columns": COLUMNS}}) as running:
+    policies = {site: {"methods": ENCRYPTION["methods"]} for site in SITES}
+    policies["north"] |= {"approval": "manual", "columns": COLUMNS}
+    with Hospital(directory, data, policies=policies) as running:
         yield running
 
 
@@ -112,7 +108,9 @@ def hospital(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hospital]:
 def history(hospital: Hospital) -> None:
     """Two jobs that are done, one of them without the site west."""
     hospital.approve(hospital.submit("renal-baseline", {"columns": ["age", "creatinine"]}, sites=SITES[:3]))
-    hospital.approve(hospital.submit("vital-signs", {"transform": "robust", "columns": ["systolic"], "sums": "shares"}))
+    hospital.approve(
+        hospital.submit("vital-signs", {"transform": "robust", "columns": ["systolic"], "method": "shares"})
+    )
 
 
 @pytest.fixture
@@ -160,10 +158,16 @@ def test_a_job_is_approved(visitor: Visitor, hospital: Hospital) -> None:
     """It appears by itself with all that it asks for; approved, it runs, and its traces are on the page."""
     page = log_in(visitor, hospital)
     expect(page.get_by_text("No job waits.")).to_be_visible()
+    for words in ("rolling-hash", "masks, shares, ckks", "lab_*"):
+        expect(page.locator("#policy")).to_contain_text(words)
+    expect(page.locator("#policy")).not_to_contain_text("bytes-norm")
     job_id = hospital.submit("renal-risk", RENAL_RISK[0], {"transform": "onehot", "columns": ["ward"]})
     ask = card(page, job_id)
     for words in ("mona", "main", "south, east, west", "age, creatinine", "protocol onehot/oprf", "pooled variance"):
         expect(ask).to_contain_text(words)
+    expect(ask).to_contain_text("asks the rows for counts, sums and sums of squares; deviations and squared deviations")
+    expect(ask).to_contain_text("asks the rows for different values and how often each occurs")
+    expect(ask.get_by_text("may be opened")).to_have_count(0)
     expect(ask.get_by_text(re.compile(r"\d+ min \d+ s left"))).to_be_visible()
     expect(page).to_have_title(re.compile(r"^\(1\) site north"))
     assert_sound(page)
@@ -181,6 +185,22 @@ def test_a_job_is_approved(visitor: Visitor, hospital: Hospital) -> None:
     expect(row).to_contain_text("how many values of each column exactly these sites have in common")
     expect(page.locator("#lines tr", has_text="approved (page)")).to_have_count(1)
     assert_sound(page)
+
+
+def test_what_only_may_be_opened_is_marked(visitor: Visitor, hospital: Hospital) -> None:
+    """One round of a z-score opens a variance by itself where squares cost digits; a rolling hash asks for nothing."""
+    page = log_in(visitor, hospital)
+    hashed = {"transform": "rolling-hash", "columns": ["ward"]}
+    job_id = hospital.submit("in-one-round", {"columns": ["age"], "rounds": "one"}, hashed)
+    ask = card(page, job_id)
+    row = ask.get_by_role("row").filter(has_text="pooled variance of each column")
+    expect(row).to_contain_text("(may be opened)")
+    expect(ask.get_by_text("(may be opened)")).to_have_count(1)
+    expect(ask).to_contain_text("asks nothing of the rows")
+    expect(ask).to_contain_text("pools nothing")
+    assert_sound(page)
+    hospital.cancel(job_id)
+    expect(ask).to_have_count(0)
 
 
 def test_a_job_is_refused_with_a_reason(visitor: Visitor, hospital: Hospital) -> None:
@@ -287,7 +307,7 @@ def test_the_chain_is_verified(visitor: Visitor, hospital: Hospital) -> None:
 def test_a_long_log_and_many_columns(visitor: Visitor, hospital: Hospital) -> None:
     """Older lines come on demand, each once; a long list of columns opens on demand."""
     page = log_in(visitor, hospital)
-    job_id = hospital.submit("many", {"columns": LABS}, *({"columns": ["age"], "sums": "shares"} for _ in range(9)))
+    job_id = hospital.submit("many", {"columns": LABS}, *({"columns": ["age"], "method": "shares"} for _ in range(9)))
     ask = card(page, job_id)
     expect(ask).to_contain_text("and 5 more columns")
     expect(ask.get_by_text("lab_45")).to_be_hidden()

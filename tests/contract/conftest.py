@@ -1,7 +1,5 @@
 """A database of the coordinator, on SQLite and on a real PostgreSQL server."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Large payloads, keys, observers and incidents in the database: on SQLite and on a real PostgreSQL server."""
 
-from __future__ import annotations
-
 import hashlib
 from pathlib import Path
 
@@ -9,21 +7,20 @@ import anyio
 import pytest
 import sqlalchemy as sa
 
-from commonscale.database import Database
+from commonscale.channel.slot import ALL, COORDINATOR, Slot
+from commonscale.database import Database, now_ms
 from commonscale.errors import BadMessage, ConfigError, DeadlineMissed, NotAllowed
 from commonscale.keyshelf import KEY_SET_FORMAT, current, drop_outdated
-from commonscale.slot import ALL, HUB, Slot
 from commonscale.v1.protocols_pb2 import KeySet
 from coordinator import blobs as blobs_module
 from coordinator.blobs import PIECE_BYTES, DatabaseBlobs, FileBlobs
 from coordinator.daemon import MIGRATIONS
 from coordinator.incidents import KEPT, Incident, Incidents
-from coordinator.jobstore import now_ms
 from coordinator.keysets import DatabaseShelf
 from coordinator.observers import Observers
 from coordinator.slots import INLINE_BYTES, SlotStore
 
-SLOT = Slot("job-1/0", "keys.Share", "north", HUB)
+SLOT = Slot("job-1/0", "keys.Share", "north", COORDINATOR)
 SIZES = (INLINE_BYTES + 1, PIECE_BYTES, PIECE_BYTES + 1, 3 * PIECE_BYTES - 5)
 
 
@@ -95,10 +92,10 @@ def test_old_leftovers_are_swept_and_others_are_not(
 def test_arrivals_say_when_and_how_much(slots: SlotStore) -> None:
     """In order of time, of one job, without what was said."""
     before = now_ms()
-    first, second = Slot("job-1", "Signed", "north", HUB), Slot("job-1/0", "Total", HUB, ALL)
+    first, second = Slot("job-1", "Signed", "north", COORDINATOR), Slot("job-1/0", "Total", COORDINATOR, ALL)
     slots.put(first, b"x" * 10)
     slots.put(second, payload(INLINE_BYTES * 2))
-    slots.put(Slot("job-10", "Signed", "north", HUB), b"")
+    slots.put(Slot("job-10", "Signed", "north", COORDINATOR), b"")
     found = slots.arrivals("job-1")
     assert {(arrival.slot, arrival.size_bytes) for arrival in found} == {(first, 10), (second, INLINE_BYTES * 2)}
     times = [arrival.stored_at_ms for arrival in found]
@@ -230,7 +227,7 @@ def test_an_older_database_is_upgraded_with_what_it_holds(empty_url: str, old: P
         )
     before.close()
     slots = SlotStore(after, FileBlobs(tmp_path / "blobs"))
-    stored = slots.find(Slot("job-1", "Signed", "north", HUB))
+    stored = slots.find(Slot("job-1", "Signed", "north", COORDINATOR))
     assert stored is not None
     assert stored.read() == b"abc"
     assert [arrival.stored_at_ms for arrival in slots.arrivals("job-1")] == [0]

@@ -1,7 +1,5 @@
 """One contract for the coordinator's store, run on SQLite and on a real PostgreSQL server."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import resource
@@ -14,20 +12,20 @@ import pytest
 import sqlalchemy as sa
 from cryptography.hazmat.primitives import serialization
 
+from commonscale.channel.slot import COORDINATOR, Slot
 from commonscale.database import Database
 from commonscale.errors import BadMessage, Equivocation, StoreUnavailable
 from commonscale.identity import Identity, Role
 from commonscale.pipeline import Pipeline
 from commonscale.pki import CertificateAuthority, request
 from commonscale.results import plain_text
-from commonscale.slot import HUB, Slot
 from coordinator.blobs import FileBlobs
 from coordinator.daemon import MIGRATIONS
 from coordinator.jobstore import JobRecord, JobStore
 from coordinator.slots import INLINE_BYTES, SlotStore
 from crypto import signing
 
-SLOT = Slot("job-1/0", "mean.MaskedVector", "north", HUB)
+SLOT = Slot("job-1/0", "mean.MaskedVector", "north", COORDINATOR)
 SIZES = (0, 1, INLINE_BYTES, INLINE_BYTES + 1, 3 * INLINE_BYTES + 17)
 
 
@@ -145,7 +143,7 @@ def test_slots_survive_a_new_process(slots: SlotStore, database: Database, tmp_p
 
 def test_a_job_is_forgotten_with_its_files(slots: SlotStore, tmp_path: Path) -> None:
     """And only that job."""
-    other = Slot("job-2", "Signed", "north", HUB)
+    other = Slot("job-2", "Signed", "north", COORDINATOR)
     slots.put(SLOT, payload(INLINE_BYTES * 2))
     slots.put(other, b"x")
     slots.forget("job-1")

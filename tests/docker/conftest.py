@@ -1,7 +1,5 @@
 """One set of images and one federation for all tests with containers."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -11,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from commonscale.cli.demo import Hospitals
+from commonscale.cli.demo_hospitals import Hospitals
 from tests.docker.engine import IMAGES, SITES, Stack, compose_command, copy_of_the_tree, docker, run, until
 
 
@@ -83,7 +81,7 @@ class Analyst:
 
     def submit(self, job: str, *, encrypted: bool = False, check: bool = True) -> subprocess.CompletedProcess[str]:
         """Hand in a z-score job, without waiting for its end."""
-        more = 'sums = "ckks"\nckks = { profile = "test" }' if encrypted else ""
+        more = 'method = "ckks"\nckks = { profile = "test" }' if encrypted else ""
         columns = self.hospitals.columns[:6]
         text = PIPELINE.format(name=job, columns=json.dumps(columns), more=more)
         run("docker", "exec", "-i", self.container, "sh", "-c", f"cat > /tmp/{job}.toml", input=text)
@@ -113,7 +111,7 @@ def patient(stack: Stack) -> Stack:
     """The same federation, in which jobs wait for a person at west, and quick encryption is allowed."""
     for site in SITES:
         path = stack.directory / "deploy" / "compose" / f"{site}.toml"
-        text = path.read_text() + 'test_profile = true\nsums = ["masks", "shares", "ckks"]\n'
+        text = path.read_text() + 'test_profile = true\nmethods = ["masks", "shares", "ckks"]\n'
         if site == "west":
             text = text.replace('approval = "automatic"', 'approval = "manual"')
         # In place: the container has the file, not its name.

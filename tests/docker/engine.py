@@ -1,7 +1,5 @@
 """Docker and docker compose by their commands: what an operator types is what is tested."""
 
-from __future__ import annotations
-
 import json
 import os
 import secrets

@@ -1,7 +1,5 @@
 """`docker compose up` from a fresh clone, and what an operator may do to it."""
 
-from __future__ import annotations
-
 import json
 import re
 import socket
@@ -17,6 +15,7 @@ from sklearn.preprocessing import StandardScaler
 
 from tests.docker.conftest import Analyst, approve, waiting_for_west
 from tests.docker.engine import IMAGES, SITES, Stack, docker, run, until
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.docker
 
@@ -38,7 +37,7 @@ def test_up_ends_with_the_demo_done(stack: Stack) -> None:
     (error,) = re.findall(r"against pooled scikit-learn: (\S+);", text)
     assert float(error) < 1e-12
     assert "the same at all sites: yes." in text
-    assert "One number a category at all hospitals that have it: yes." in text
+    assert "One number per category at all hospitals that have it: yes." in text
     assert re.search(r"size_class .*together", text)
     stack.await_healthy("coordinator", *SITES)
 
@@ -75,12 +74,12 @@ def test_the_dashboard_is_on_a_published_port(stack: Stack) -> None:
     base = f"http://127.0.0.1:{stack.port}"
     assert f"{base}/" in stack.logs("dashboard-login")
     with pytest.raises(urllib.error.HTTPError) as refused:
-        urllib.request.urlopen(f"{base}/api/overview", timeout=10)
+        urllib.request.urlopen(f"{base}/api/overview", timeout=PATIENCE_S)
     assert refused.value.code == 401
     browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor(CookieJar()))
     form = urllib.parse.urlencode({"token": token}).encode()
-    browser.open(urllib.request.Request(f"{base}/login", form, {"Origin": base}), timeout=10)
-    overview = json.load(browser.open(f"{base}/api/overview", timeout=10))
+    browser.open(urllib.request.Request(f"{base}/login", form, {"Origin": base}), timeout=PATIENCE_S)
+    overview = json.load(browser.open(f"{base}/api/overview", timeout=PATIENCE_S))
     assert {site["name"] for site in overview["sites"]} == set(SITES)
     described = docker("inspect", "--format", "{{json .HostConfig.PortBindings}}", stack.container("coordinator"))
     bindings = json.loads(described)
@@ -200,7 +199,7 @@ services:
       - small:/var/lib/commonscale
 volumes:
   small:
-    driver_opts: {type: tmpfs, device: tmpfs, o: "size=48m,uid=10001,gid=10001,mode=0750"}
+    driver_opts: {type: tmpfs, device: tmpfs, o: "size=80m,uid=10001,gid=10001,mode=0750"}
 """
 FILL = """
 import os, sys

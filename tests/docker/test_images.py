@@ -1,7 +1,5 @@
 """What a container says when it is set up wrongly, and how an older database is brought up to date."""
 
-from __future__ import annotations
-
 import json
 import secrets
 from collections.abc import Iterator

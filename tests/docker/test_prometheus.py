@@ -1,7 +1,5 @@
 """A real Prometheus scrapes real daemons with the files that operators get. Needs no containers: in `make test`."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -21,6 +19,7 @@ from commonscale.client import Client
 from commonscale.localnet import LocalFederation
 from commonscale.pipeline import Pipeline
 from tests.docker.engine import ROOT, free_port, until
+from tests.patience import PATIENCE_S
 
 FILES = ROOT / "deploy" / "prometheus"
 
@@ -82,7 +81,7 @@ def ask(port: int, query: str) -> list[dict[str, Any]]:
     """An instant query by Prometheus's own API."""
     address = f"http://127.0.0.1:{port}/api/v1/query?{urllib.parse.urlencode({'query': query})}"
     try:
-        with urllib.request.urlopen(address, timeout=5) as answer:
+        with urllib.request.urlopen(address, timeout=PATIENCE_S) as answer:
             found: list[dict[str, Any]] = json.load(answer)["data"]["result"]
     except OSError:
         return []
@@ -121,7 +120,7 @@ def test_a_real_prometheus_scrapes_both_daemons(prometheus: str, federation: Loc
         assert days.keys() == {"coordinator", "participant"}
         assert all(300 < left < 366 for left in days.values())
         assert ask(server, 'sum by (kind) (commonscale_round_seconds_count{job="coordinator"}) > 0')
-        with urllib.request.urlopen(f"http://127.0.0.1:{server}/api/v1/rules", timeout=5) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{server}/api/v1/rules", timeout=PATIENCE_S) as answer:
             rules = [rule for group in json.load(answer)["data"]["groups"] for rule in group["rules"]]
         assert len(rules) > 9
         assert all(rule["health"] in ("ok", "unknown") for rule in rules), rules

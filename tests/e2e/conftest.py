@@ -1,7 +1,5 @@
 """Federations of real processes, shared by the tests of a module."""
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,11 +11,11 @@ import pytest
 from commonscale.client import Client, Job
 from commonscale.localnet import ENCRYPTION, LocalFederation
 from commonscale.pipeline import Pipeline
+from tests.patience import PATIENCE_S
 
 T = TypeVar("T")
 
 # Nothing in these tests takes longer unless it hangs.
-LIMIT_S = 60
 
 
 def write_csv(path: Path, columns: list[str], rows: np.ndarray) -> Path:
@@ -26,7 +24,7 @@ def write_csv(path: Path, columns: list[str], rows: np.ndarray) -> Path:
     return path
 
 
-def run(work: Callable[[], Awaitable[T]], limit_s: float = LIMIT_S) -> T:
+def run(work: Callable[[], Awaitable[T]], limit_s: float = PATIENCE_S) -> T:
     async def limited() -> T:
         with anyio.fail_after(limit_s):
             return await work()
@@ -48,7 +46,7 @@ def submit(federation: LocalFederation, pipeline: dict[str, Any], job_id: str | 
 def job(sites: list[str], columns: list[str], **step: Any) -> dict[str, Any]:
     """A pipeline with one z-score step."""
     top = {key: step.pop(key) for key in ("dataset", "deadline_s", "name") if key in step}
-    return {"sites": sites, "deadline_s": 40, "steps": [{"columns": columns, **step}], **top}
+    return {"sites": sites, "deadline_s": 120, "steps": [{"columns": columns, **step}], **top}
 
 
 GOOD = ["a", "b", "c"]

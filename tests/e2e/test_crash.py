@@ -4,8 +4,6 @@ Each job is named after the operation at which the daemon dies. It must end with
 may ever have been made twice with different bytes.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys
@@ -109,10 +107,10 @@ def submit_patiently(federation: LocalFederation, job_id: str, **step: Any) -> J
 
 # Under encryption a job has hundreds of operations, most of them alike: every 23rd has its turn. Of encodings every 8th
 # or 12th; in memory (tests/protocol) every one has.
-ENCRYPTED = {"transform": "minmax", "variant": "tree", "ckks": {"profile": "test"}}
-OPRF = {"transform": "onehot", "variant": "oprf"}
-APSI = {"transform": "onehot", "variant": "apsi"}
-THRESHOLD = {"transform": "onehot", "variant": "otmppsi", "threshold": 3}
+ENCRYPTED = {"transform": "minmax", "method": "tree", "ckks": {"profile": "test"}}
+OPRF = {"transform": "onehot", "method": "oprf"}
+APSI = {"transform": "onehot", "method": "apsi"}
+THRESHOLD = {"transform": "onehot", "method": "otmppsi", "threshold": 3}
 
 
 @pytest.mark.parametrize(

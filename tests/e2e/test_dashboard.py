@@ -1,7 +1,5 @@
 """The dashboard of a real coordinator: who gets in, what it shows, and that looking costs a job nothing."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import socket
@@ -14,7 +12,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
-import anyio
 import numpy as np
 import pytest
 
@@ -24,6 +21,7 @@ from commonscale.identity import Role
 from commonscale.localnet import LocalFederation
 from commonscale.pipeline import Pipeline
 from tests.e2e.conftest import job, run, submit, write_csv
+from tests.patience import PATIENCE_S, eventually
 
 SITES = ["a", "b", "c"]
 
@@ -37,8 +35,8 @@ class Visitor:
 
     def connection(self) -> http.client.HTTPConnection:
         if self.context is not None:
-            return http.client.HTTPSConnection("localhost", self.port, context=self.context, timeout=20)
-        return http.client.HTTPConnection("localhost", self.port, timeout=20)
+            return http.client.HTTPSConnection("localhost", self.port, context=self.context, timeout=PATIENCE_S)
+        return http.client.HTTPConnection("localhost", self.port, timeout=PATIENCE_S)
 
     def ask(self, path: str, form: dict[str, str] | None = None) -> tuple[int, str]:
         connection = self.connection()
@@ -127,11 +125,10 @@ def test_a_removed_observer_is_out_at_once(federation: LocalFederation) -> None:
 def test_a_job_is_shown_with_its_rounds_and_without_its_results(federation: LocalFederation, visitor: Visitor) -> None:
     """Who sent how much when, what was revealed to whom; never a number that was computed."""
     ended = submit(federation, job(SITES, ["age", "chol"]))
-    overview = visitor.get("/api/overview")
+    overview = eventually(lambda: visitor.get("/api/overview"), lambda shown: shown["totals"]["done"] >= 1)
     assert overview["visitor"] == "ops"
     assert [site["name"] for site in overview["sites"] if site["online"]] == SITES
     assert overview["jobs"][0]["id"] == ended.id
-    assert overview["totals"]["done"] >= 1
     shown = visitor.get(f"/api/jobs/{ended.id}")
     assert [entry["kind"] for entry in shown["rounds"]][:2] == ["Signed", "Roster"]
     assert shown["rounds"][-1]["kind"] == "Outcome"
@@ -160,13 +157,17 @@ def test_refusals_and_errors_are_listed_with_what_to_do(federation: LocalFederat
 
     with pytest.raises(NotAllowed):
         run(trespass)
-    time.sleep(0.5)
-    found = {incident["who"]: incident for incident in visitor.get("/api/overview")["incidents"]}
+
+    def incidents() -> dict[str, Any]:
+        return {incident["who"]: incident for incident in visitor.get("/api/overview")["incidents"]}
+
+    found = eventually(incidents, lambda shown: {f"job {ended.id}", "observer watcher"} <= set(shown))
     assert "weight" in found[f"job {ended.id}"]["message"]
     assert found["observer watcher"]["what"] == "NotAllowed"
     assert all(incident["remedy"] for incident in found.values())
 
 
+@pytest.mark.long
 def test_a_browser_that_does_not_read_holds_up_no_job(federation: LocalFederation, visitor: Visitor) -> None:
     """Ninety of them, with tiny windows, on a busy stream: jobs go on, the process does not grow."""
     stuck = []
@@ -181,7 +182,7 @@ def test_a_browser_that_does_not_read_holds_up_no_job(federation: LocalFederatio
         for _ in range(3):
             ended = submit(federation, job(SITES, ["age", "chol"]))
             assert ended.state == "done"
-        assert visitor.get("/api/overview")["totals"]["open"] == 0
+        eventually(lambda: visitor.get("/api/overview")["totals"], lambda totals: totals["open"] == 0)
     finally:
         for connection in stuck:
             connection.close()
@@ -207,6 +208,7 @@ def tls_coordinator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalF
     federation.coordinator.stop()
 
 
+@pytest.mark.long
 def test_a_certificate_opens_without_a_token(tls_coordinator: LocalFederation) -> None:
     """Of an observer or an analyst; a site's does not, nor one that was revoked."""
     port = ports(tls_coordinator)["dashboard_port"]
@@ -215,12 +217,10 @@ def test_a_certificate_opens_without_a_token(tls_coordinator: LocalFederation) -
     assert tls_visitor(tls_coordinator, port, "mona", Role.ANALYST).get("/api/overview")["visitor"] == "analyst mona"
     assert tls_visitor(tls_coordinator, port, "north", Role.SITE).ask("/api/overview")[0] == 401
     tls_coordinator.ca.revoke("watcher")
-    deadline = time.monotonic() + 10
-    while watcher.ask("/api/overview")[0] != 401:
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
+    eventually(lambda: watcher.ask("/api/overview")[0], lambda status: status == 401)
 
 
+@pytest.mark.long
 def test_a_token_opens_over_tls_with_a_safe_cookie(tls_coordinator: LocalFederation) -> None:
     """And plain HTTP gets nothing at all."""
     port = ports(tls_coordinator)["dashboard_port"]
@@ -232,20 +232,16 @@ def test_a_token_opens_over_tls_with_a_safe_cookie(tls_coordinator: LocalFederat
         Visitor(port).ask("/login")
 
 
+@pytest.mark.long
 def test_a_renewed_certificate_is_served_without_a_restart(tls_coordinator: LocalFederation) -> None:
     """New connections get it within seconds."""
     port = ports(tls_coordinator)["dashboard_port"]
     before = ssl.get_server_certificate(("127.0.0.1", port))
     tls_coordinator.renew("coordinator", tls_coordinator.directory / "coordinator")
-
-    async def renewed() -> None:
-        with anyio.fail_after(15):
-            while ssl.get_server_certificate(("127.0.0.1", port)) == before:  # noqa: ASYNC110 - another process does it
-                await anyio.sleep(0.3)
-
-    anyio.run(renewed)
+    eventually(lambda: ssl.get_server_certificate(("127.0.0.1", port)), lambda found: found != before)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
@@ -261,7 +257,7 @@ def test_a_dashboard_that_cannot_be_served_is_one_sentence(
     text = text.replace(f'"127.0.0.1:{federation.port}"', '"127.0.0.1:0"')
     (tmp_path / "coordinator.toml").write_text(text)
     command = [sys.executable, "-m", "commonscale", "coordinator", "--config", str(tmp_path / "coordinator.toml")]
-    ended = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+    ended = subprocess.run(command, check=False, capture_output=True, text=True, timeout=PATIENCE_S)
     assert ended.returncode == 2
     assert sentence in ended.stderr
     assert "Traceback" not in ended.stderr

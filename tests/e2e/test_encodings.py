@@ -3,8 +3,6 @@
 One federation serves all: ten sites, of which four hold the Heart Disease hospitals' own tables.
 """
 
-from __future__ import annotations
-
 import base64
 import csv
 import hashlib
@@ -24,13 +22,14 @@ import numpy as np
 import pytest
 from sklearn.preprocessing import OneHotEncoder
 
+from commonscale.categories import canonical
 from commonscale.client import Client, Job
+from commonscale.estimators import storage
 from commonscale.localnet import ENCRYPTION, LocalFederation
 from commonscale.pipeline import Pipeline
-from commonscale.protocols.categories.items import item
-from commonscale.transforms import storage
-from commonscale.transforms.categories import canonical
+from commonscale.protocols.psi.items import item
 from tests.e2e.conftest import job, run
+from tests.patience import PATIENCE_S
 
 HOSPITALS = ["cleveland", "hungarian", "switzerland", "va"]
 SITES = [*HOSPITALS, "alpha", "beta", "gamma", "delta", "epsilon", "zeta"]
@@ -48,10 +47,10 @@ GERMAN = [f"a{number}" for number in range(1, 22)]
 GERMAN_CATEGORICAL = [f"a{number}" for number in (1, 3, 4, 6, 7, 9, 10, 12, 14, 15, 17, 19, 20)]
 CATEGORICAL = {"adult": ADULT_CATEGORICAL, "german": GERMAN_CATEGORICAL, "heart": HEART_CATEGORICAL}
 MISSING = ["?"]
-VARIANTS: dict[str, dict[str, Any]] = {
-    "oprf": {"variant": "oprf"},
-    "apsi": {"variant": "apsi"},
-    "otmppsi": {"variant": "otmppsi"},
+METHODS: dict[str, dict[str, Any]] = {
+    "oprf": {"method": "oprf"},
+    "apsi": {"method": "apsi"},
+    "otmppsi": {"method": "otmppsi"},
 }
 
 # Values that look alike and are, values that look alike and are not, and a column that one site lacks.
@@ -155,7 +154,7 @@ def world(tmp_path_factory: pytest.TempPathFactory, data_directory: Path) -> Ite
                 csv.writer(file).writerows([list(columns), *zip(*columns.values(), strict=True)])
     policies: dict[str, dict[str, Any]] = {site: {**ENCRYPTION, "min_rows": 1} for site in SITES}
     files["narrow"] = {"odd": files["cleveland"]["odd"]}
-    policies["narrow"] = {"min_rows": 1, "identifiers": ["apsi"]}
+    policies["narrow"] = {"min_rows": 1, "methods": ["masks", "apsi"]}
     for site in HOSPITALS[:3]:
         policies[site]["transforms"] = [
             "zscore", "onehot", "ordinal", "target", "bytes-norm", "mod-norm", "rolling-hash", "fasttext",
@@ -181,22 +180,20 @@ def assert_pooled(world: World, dataset: str, done: Job, columns: list[str], thr
         assert sorted(numbers) == list(range(done.result[0]["identifiers"][at]))
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize(
     "dataset",
     ["adult-4", *(pytest.param(name, marks=pytest.mark.long) for name in ("german-4", "adult-10", "german-10"))],
 )
-def test_identifiers_are_the_same_everywhere(world: World, dataset: str, variant: str) -> None:
-    """For each way to compare, Adult and German Credit at 4 and 10 sites: equal to the pooled dictionary."""
+def test_identifiers_are_the_same_everywhere(world: World, dataset: str, method: str) -> None:
+    """For each method, Adult and German Credit at 4 and 10 sites: equal to the pooled dictionary."""
     columns = CATEGORICAL[dataset.partition("-")[0]]
-    done = world.encode(dataset, columns, **VARIANTS[variant])
+    done = world.encode(dataset, columns, **METHODS[method])
     assert_pooled(world, dataset, done, columns)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    "step", [{"variant": "otmppsi", "general": True}, {"variant": "apsi", "both_directions": True}]
-)
+@pytest.mark.parametrize("step", [{"method": "otmppsi", "general": True}, {"method": "apsi", "both_directions": True}])
 def test_the_papers_longer_ways_come_to_the_same(world: World, step: dict[str, Any]) -> None:
     """Shares in tables with a threshold of 2, and questions in both directions."""
     done = world.encode("german-4", GERMAN_CATEGORICAL, **step)
@@ -207,7 +204,7 @@ def test_the_papers_longer_ways_come_to_the_same(world: World, step: dict[str, A
 def test_over_a_threshold_of_three(world: World) -> None:
     """T = 3 of 5 sites: exactly the values that at least three hold have one identifier."""
     columns = ["country", "occupation", "education"]
-    done = world.encode("adult-5", columns, variant="otmppsi", threshold=3)
+    done = world.encode("adult-5", columns, method="otmppsi", threshold=3)
     assert_pooled(world, "adult-5", done, columns, threshold=3)
     holders = [
         sum(value in world.held("adult-5", site, column) for site in SITES[:5])
@@ -220,7 +217,7 @@ def test_over_a_threshold_of_three(world: World) -> None:
 @pytest.mark.long
 def test_the_ring_alone_gives_each_site_its_own(world: World) -> None:
     """UHE: no identifier is at two sites, and padding stays within its bound."""
-    done = world.encode("german-4", GERMAN_CATEGORICAL, variant="ring", padding=5)
+    done = world.encode("german-4", GERMAN_CATEGORICAL, method="ring", padding=5)
     for at, by_site in enumerate(world.identifiers("german-4", done, GERMAN_CATEGORICAL)):
         numbers = [identifier for dictionary in by_site.values() for identifier in dictionary.values()]
         assert len(set(numbers)) == len(numbers)
@@ -255,8 +252,8 @@ def test_four_hospitals_scale_and_encode_in_one_job(world: World, tmp_path: Path
         "sites": HOSPITALS,
         "deadline_s": 170,
         "steps": [
-            {"transform": "zscore", "sums": "ckks", "columns": HEART_NUMERIC, "max_rows": 4096},
-            {"transform": "onehot", "variant": "apsi", "columns": HEART_CATEGORICAL},
+            {"transform": "zscore", "method": "ckks", "columns": HEART_NUMERIC, "max_rows": 4096},
+            {"transform": "onehot", "method": "apsi", "columns": HEART_CATEGORICAL},
         ],
     }
     done = world.end(pipeline)
@@ -266,7 +263,7 @@ def test_four_hospitals_scale_and_encode_in_one_job(world: World, tmp_path: Path
         output = tmp_path / f"{site}.csv"
         commonscale(
             "transform", "--estimator", str(world.results(site, done) / "pipeline.skops"),
-            "--in", str(world.federation.directory / f"{site}-heart-4.csv"), "--out", str(output), "--missing", "?",
+            "--in", str(world.federation.directory / f"{site}-heart-4.csv"), "--out", str(output),
         )  # fmt: skip
         with output.open(newline="") as file:
             header, *rows = list(csv.reader(file))
@@ -295,7 +292,11 @@ def test_four_hospitals_scale_and_encode_in_one_job(world: World, tmp_path: Path
 def commonscale(*arguments: str) -> str:
     """The command as a person runs it."""
     done = subprocess.run(
-        [sys.executable, "-m", "commonscale", *arguments], capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-m", "commonscale", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -312,14 +313,14 @@ def view_of(world: World, jobs: list[str]) -> bytes:
         for row in connection.execute(f"SELECT * FROM jobs WHERE id IN ({marks})", jobs):
             parts += [value if isinstance(value, bytes) else str(value).encode() for value in row]
     port = world.federation.coordinator.wait_ready()["http_port"]
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as response:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=PATIENCE_S) as response:
         parts.append(response.read())
     return b"\0".join(parts)
 
 
 def test_no_category_is_in_the_coordinators_view(world: World) -> None:
-    """Messages, job records, log and metrics hold no value of any site, nor a hash of one, for any way to compare."""
-    view = view_of(world, [world.encode("adult-4", ["country", "occupation"], **step).id for step in VARIANTS.values()])
+    """Messages, job records, log and metrics hold no value of any site, nor a hash of one, for any method."""
+    view = view_of(world, [world.encode("adult-4", ["country", "occupation"], **step).id for step in METHODS.values()])
     values = {
         (column, value)
         for column in ("country", "occupation")
@@ -376,8 +377,8 @@ def test_a_late_joiner_keeps_the_others_identifiers(world: World) -> None:
     columns = ["thal", "cp", "slope"]
     first = world.end(job(HOSPITALS[:3], columns, dataset="heart-4", transform="onehot"))
     assert first.state == "done", first.wire.error
-    for variant in VARIANTS:
-        second = world.encode("heart-4", columns, variant=variant, extends=first.id)
+    for method in METHODS:
+        second = world.encode("heart-4", columns, method=method, extends=first.id)
         after = world.identifiers("heart-4", second, columns)
         for at, column in enumerate(columns):
             for site in HOSPITALS[:3]:
@@ -396,7 +397,7 @@ def test_values_unseen_at_the_job_are_handled(world: World, tmp_path: Path) -> N
         estimator = str(world.results("cleveland", done) / "0-onehot.skops")
         command = [sys.executable, "-m", "commonscale", "transform", "-e", estimator, "-i", str(table)]
         ended = subprocess.run(
-            [*command, "-o", str(tmp_path / "out.csv")], capture_output=True, text=True, timeout=60, check=False
+            [*command, "-o", str(tmp_path / "out.csv")], capture_output=True, text=True, timeout=PATIENCE_S, check=False
         )
         if unknown == "ignore":
             assert ended.returncode == 0, ended.stderr
@@ -432,12 +433,15 @@ def test_a_job_that_does_not_fit_says_why(
 
 
 def test_a_policy_decides_how_values_are_compared(world: World) -> None:
-    """A site may allow some ways and refuse others; bytes-norm is refused unless a policy names it."""
+    """A site may allow some methods and refuse others; bytes-norm is refused unless a policy names it."""
     sites = ["narrow", "hungarian", "switzerland"]
     refused = world.end(job(sites, ["word"], dataset="odd", transform="onehot"))
     assert refused.state == "refused"
-    assert "narrow refused: Its policy does not allow identifiers by 'oprf'; allowed: apsi." in refused.wire.error
-    allowed = world.end(job(sites, ["word"], dataset="odd", transform="onehot", variant="apsi"))
+    assert (
+        "narrow refused: Its policy does not allow the method 'oprf' that step 0 (onehot) uses; allowed: masks, apsi."
+        in refused.wire.error
+    )
+    allowed = world.end(job(sites, ["word"], dataset="odd", transform="onehot", method="apsi"))
     assert allowed.state == "done", allowed.wire.error
     refused = world.end(job(sites, ["word"], dataset="odd", transform="bytes-norm"))
     assert "narrow refused: Its policy does not allow the transform 'bytes-norm'" in refused.wire.error
@@ -468,7 +472,7 @@ def test_every_other_encoding_is_a_job_too(world: World, step: dict[str, Any]) -
 
 def test_the_report_says_who_learns_what(world: World) -> None:
     """Of over-threshold intersection: the last site of the ring is named for what only it learns."""
-    done = world.encode("odd", ["word"], variant="otmppsi")
+    done = world.encode("odd", ["word"], method="otmppsi")
     to = {entry["what"]: entry["to"] for entry in done.disclosures}
     assert to["which sites hold each of the anonymous values that at least 2 sites hold"] == ["switzerland"]
     assert all("coordinator" not in who for what, who in to.items() if "how many identifiers the sites before" in what)

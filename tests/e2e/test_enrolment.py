@@ -1,10 +1,10 @@
 """From nothing to a running member with the commands alone, and what doctor says when something is wrong."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path
+
+import pytest
 
 from commonscale.identity import fingerprint, load_certificate
 from commonscale.localnet import LocalFederation
@@ -37,6 +37,7 @@ def test_a_member_enrols_with_the_commands_alone(tmp_path: Path) -> None:
     assert "is not a name" in command("enroll", "request", "Nörd", "--dir", tls, expect=2)
 
 
+@pytest.mark.long
 def test_doctor_finds_what_is_wrong_and_says_what_to_do(federation: LocalFederation, tmp_path: Path) -> None:
     """A readable key, a coordinator that is not there, a table that is not there."""
     text = (federation.directory / "a" / "participant.toml").read_text()

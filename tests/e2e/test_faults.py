@@ -1,9 +1,6 @@
 """Lost state, a changed audit log, a full disk: a sentence or a wait, never a wrong share."""
 
-from __future__ import annotations
-
 import resource
-import time
 
 import anyio
 import pytest
@@ -13,10 +10,12 @@ from commonscale.client import Client
 from commonscale.config import ParticipantConfig
 from commonscale.localnet import LocalFederation
 from commonscale.pipeline import Pipeline
-from participant.daemon import open_database
-from participant.journal import SiteJobs
+from participant.journal import SiteJobs, open_database
 from tests.e2e.conftest import GOOD, job, run
 from tests.e2e.test_jobs import command
+from tests.patience import eventually
+
+pytestmark = pytest.mark.long
 
 
 def test_a_site_that_lost_its_state_ends_the_job_instead_of_making_a_second_share(federation: LocalFederation) -> None:
@@ -24,19 +23,20 @@ def test_a_site_that_lost_its_state_ends_the_job_instead_of_making_a_second_shar
 
     async def start() -> str:
         async with Client(federation.analyst()) as client:
-            return (await client.submit(Pipeline.model_validate(job([*GOOD, "manual"], ["age"])))).id
+            job_id = (await client.submit(Pipeline.model_validate(job([*GOOD, "manual"], ["age"])))).id
+            # Until the coordinator holds the answers of all others.
+            async for seen in client.watch(job_id):
+                if list(seen.wire.progress.awaited) == ["manual"]:
+                    break
+            return job_id
 
     job_id = run(start)
     site = federation.participants["a"]
-    stop = time.monotonic() + 20
-    while f'"run": "{job_id}", "kind": "Signed"' not in (federation.directory / "a/state/audit.jsonl").read_text():
-        assert time.monotonic() < stop
-        time.sleep(0.05)
-    time.sleep(0.5)
     site.kill()
     for path in (federation.directory / "a" / "state").glob("participant.db*"):
         path.unlink()
     site.start()
+    site.wait_ready()
 
     async def wait() -> str:
         async with Client(federation.analyst()) as client:
@@ -62,6 +62,7 @@ def test_a_broken_audit_log_stops_the_daemon_with_a_sentence(federation: LocalFe
     finally:
         path.write_text(whole)
         process.start()
+        process.wait_ready()
 
 
 @pytest.mark.parametrize("who", ["c", "coordinator"])
@@ -97,8 +98,5 @@ def set_approval(federation: LocalFederation, job_id: str) -> None:
     """What `commonscale approvals approve` does, once the site asks."""
     settings = config.load(ParticipantConfig, federation.directory / "manual" / "participant.toml")
     jobs = SiteJobs(open_database(settings))
-    stop = time.monotonic() + 20
-    while jobs.get(job_id).approval != "pending":
-        assert time.monotonic() < stop
-        time.sleep(0.1)
+    eventually(lambda: jobs.get(job_id).approval, lambda approval: approval == "pending")
     assert jobs.decide(job_id, "approved", "", "command")

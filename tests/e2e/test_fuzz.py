@@ -3,8 +3,6 @@
 `make test` sends a few of them; `make test-fuzz` (COMMONSCALE_FUZZ=2000) half of so many from either side.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import random
@@ -38,19 +36,19 @@ TEST = {"ckks": {"profile": "test"}}
 # Each with how often it is taken: what computes long under encryption less often.
 PIPELINES: dict[str, tuple[int, dict[str, Any]]] = {
     "zscore-masks": (6, {"transform": "zscore"}),
-    "zscore-shares": (6, {"transform": "zscore", "sums": "shares"}),
-    "zscore-ckks": (2, {"transform": "zscore", "sums": "ckks", "max_rows": 4096, **TEST}),
-    "minmax-search": (6, {"transform": "minmax", "variant": "search"}),
-    "minmax-tree": (1, {"transform": "minmax", "variant": "tree", **TEST}),
+    "zscore-shares": (6, {"transform": "zscore", "method": "shares"}),
+    "zscore-ckks": (2, {"transform": "zscore", "method": "ckks", "max_rows": 4096, **TEST}),
+    "minmax-search": (6, {"transform": "minmax", "method": "search"}),
+    "minmax-tree": (1, {"transform": "minmax", "method": "tree", **TEST}),
     "robust-masks": (5, {"transform": "robust"}),
-    "robust-shares": (3, {"transform": "robust", "sums": "shares"}),
-    "robust-ckks": (3, {"transform": "robust", "sums": "ckks", **TEST}),
-    "quantiles-private": (1, {"transform": "quantiles", "variant": "private", "quantiles": (0.5,), **TEST}),
+    "robust-shares": (3, {"transform": "robust", "method": "shares"}),
+    "robust-ckks": (3, {"transform": "robust", "method": "ckks", **TEST}),
+    "quantiles-private": (1, {"transform": "quantiles", "method": "private", "quantiles": (0.5,), **TEST}),
     "onehot-oprf": (6, {"transform": "onehot"}),
-    "onehot-apsi": (6, {"transform": "onehot", "variant": "apsi"}),
-    "onehot-otmppsi": (4, {"transform": "onehot", "variant": "otmppsi"}),
-    "onehot-otmppsi-3": (6, {"transform": "onehot", "variant": "otmppsi", "threshold": 3}),
-    "onehot-ring": (3, {"transform": "onehot", "variant": "ring", "padding": 0}),
+    "onehot-apsi": (6, {"transform": "onehot", "method": "apsi"}),
+    "onehot-otmppsi": (4, {"transform": "onehot", "method": "otmppsi"}),
+    "onehot-otmppsi-3": (6, {"transform": "onehot", "method": "otmppsi", "threshold": 3}),
+    "onehot-ring": (3, {"transform": "onehot", "method": "ring", "padding": 0}),
     "ordinal-rare": (2, {"transform": "ordinal", "min_frequency": 3}),
     "target": (3, {"transform": "target", "target": "x"}),
     "bytes-norm": (2, {"transform": "bytes-norm"}),
@@ -64,9 +62,8 @@ PIPELINES = {name: step for name, step in PIPELINES.items() if not ONLY or name.
 # polynomials to be opened or refreshed, or shows all sites the same wrong key, gets noise.)
 UNNOTICED = {
     "participant": {
-        "MaskedVector", "PartialSum", "MaskedCounts", "PartialCounts", "KeyShare", "RelinShare", "RelinProduct",
-        "RotationShare", "EncryptedInput", "RefreshShare", "DecryptShare", "Tokens", "EvaluatedItems", "Unblinding",
-        "MaskedIntegers",
+        "MaskedVector", "PartialSum", "KeyShare", "RelinShare", "RelinProduct", "RotationShare", "EncryptedInput",
+        "RefreshShare", "DecryptShare", "Tokens", "EvaluatedItems", "Unblinding",
     },
     "coordinator": {"JointKey", "RelinJoint", "RefreshRequest", "DecryptRequest", "TokenPositions", "OwnShares"},
 }  # fmt: skip

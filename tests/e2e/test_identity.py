@@ -1,32 +1,33 @@
 """Identity over the wire: who may connect, and what each role may call."""
 
-from __future__ import annotations
-
 import subprocess
-import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import grpc
 import pytest
 from cryptography.hazmat.primitives import serialization
-from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from commonscale import rpc
+from commonscale import config, rpc
+from commonscale.channel.slot import Slot
 from commonscale.client import Client
-from commonscale.config import AnalystConfig, Tls
+from commonscale.config import AnalystConfig, ParticipantConfig, Tls
 from commonscale.errors import IncompatiblePeer, NotAllowed, Unreachable
+from commonscale.grpc_loading import grpc
 from commonscale.identity import Identity, Role
 from commonscale.link import Link, RelayMailbox
 from commonscale.localnet import LocalFederation
 from commonscale.pki import CertificateAuthority, create_request, load_request
-from commonscale.slot import Slot
 from commonscale.v1 import jobs_pb2, jobs_pb2_grpc
-from coordinator.daemon import SERVICES
+from coordinator.services import SERVICES
 from tests.e2e.conftest import GOOD, job, run, submit
+
+# This loads grpc, too, so it stands after.
+# isort: split
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from tests.patience import PATIENCE_S, eventually
 
 
 def hello(federation: LocalFederation, tls: Tls) -> jobs_pb2.HelloResponse:
@@ -40,18 +41,11 @@ def hello(federation: LocalFederation, tls: Tls) -> jobs_pb2.HelloResponse:
     return run(work)
 
 
-def wait_for(condition: Callable[[], bool], limit_s: float = 25.0) -> None:
-    stop = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < stop
-        time.sleep(0.1)
-
-
 def healthz(federation: LocalFederation, name: str) -> tuple[int, str]:
     process = federation.coordinator if name == "coordinator" else federation.participants[name]
     port = process.wait_ready()["http_port"]
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=5) as response:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=PATIENCE_S) as response:
             return response.status, response.read().decode()
     except urllib.error.HTTPError as error:
         return error.code, error.read().decode()
@@ -94,7 +88,13 @@ def test_only_tls_1_3_is_spoken(federation: LocalFederation) -> None:
             "-cert", str(tls.certificate), "-key", str(tls.key), "-CAfile", str(tls.ca),
         ]  # fmt: skip
         done = subprocess.run(
-            command, capture_output=True, text=True, errors="replace", stdin=subprocess.DEVNULL, timeout=20, check=False
+            command,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            stdin=subprocess.DEVNULL,
+            timeout=PATIENCE_S,
+            check=False,
         )
         protocols[version] = "Verify return code: 0" in done.stdout and "Cipher is TLS_" in done.stdout
     assert protocols == {"-tls1_2": False, "-tls1_3": True}
@@ -154,7 +154,9 @@ def test_an_incompatible_peer_is_refused_by_name(federation: LocalFederation, pr
 
     async def work() -> None:
         async with rpc.connect(f"127.0.0.1:{federation.port}", federation.analyst().tls) as channel:
-            await jobs_pb2_grpc.JobServiceStub(channel).List(jobs_pb2.ListRequest(), metadata=metadata, timeout=10)
+            await jobs_pb2_grpc.JobServiceStub(channel).List(
+                jobs_pb2.ListRequest(), metadata=metadata, timeout=PATIENCE_S
+            )
 
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         run(work)
@@ -171,10 +173,10 @@ def test_health_is_served_and_watched(federation: LocalFederation) -> None:
         async with rpc.connect(f"127.0.0.1:{federation.port}", federation.analyst().tls) as channel:
             stub = health_pb2_grpc.HealthStub(channel)
             found: list[Any] = [
-                (await stub.Check(health_pb2.HealthCheckRequest(service=service), timeout=5)).status
+                (await stub.Check(health_pb2.HealthCheckRequest(service=service), timeout=PATIENCE_S)).status
                 for service in ("", *SERVICES)
             ]
-            watch = stub.Watch(health_pb2.HealthCheckRequest(service="commonscale.v1.RelayService"), timeout=5)
+            watch = stub.Watch(health_pb2.HealthCheckRequest(service="commonscale.v1.RelayService"), timeout=PATIENCE_S)
             found.append((await anext(aiter(watch))).status)
             return found
 
@@ -183,27 +185,29 @@ def test_health_is_served_and_watched(federation: LocalFederation) -> None:
         assert healthz(federation, name)[0] == 200
         process = federation.coordinator if name == "coordinator" else federation.participants[name]
         port = process.wait_ready()["http_port"]
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as response:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=PATIENCE_S) as response:
             metrics = response.read().decode()
         assert "commonscale_build{" in metrics
         assert "commonscale_certificate_expiry_timestamp_seconds" in metrics
 
 
+@pytest.mark.long
 def test_a_renewed_certificate_needs_no_restart(federation: LocalFederation) -> None:
     """Of the coordinator's, new handshakes see it at once; of a site's, its next session does."""
     federation.renew("coordinator", federation.directory / "coordinator")
     federation.renew("c", federation.directory / "c")
     log = federation.participants["c"].log_path
-    wait_for(lambda: "renewed certificate taken into use" in log.read_text())
+    eventually(lambda: "renewed certificate taken into use" in log.read_text())
     assert submit(federation, job(GOOD, ["age"])).state == "done"
 
 
+@pytest.mark.long
 def test_a_revoked_site_is_out_while_the_others_go_on(federation: LocalFederation) -> None:
     """Without restarting anything: its calls are refused, its health says why, the others finish their job."""
     assert submit(federation, job([*GOOD, "narrow"], ["age"])).state == "done"
     federation.ca.revoke("narrow")
-    wait_for(lambda: "site narrow is revoked" in healthz(federation, "narrow")[1])
-    tls = federation._tls("narrow", federation.directory / "narrow")
+    eventually(lambda: "site narrow is revoked" in healthz(federation, "narrow")[1])
+    tls = config.load(ParticipantConfig, federation.directory / "narrow" / "participant.toml").tls
     with pytest.raises(NotAllowed, match=r"site narrow is revoked.*operator"):
         hello(federation, tls)
     assert submit(federation, job(GOOD, ["age"])).state == "done"

@@ -1,10 +1,8 @@
-"""Every transform and variant over real daemons and mTLS equals pooled scikit-learn on real data.
+"""Every transform and method over real daemons and mTLS equals pooled scikit-learn on real data.
 
 One federation serves all: ten sites with a table of every data set, and one with a narrow policy. COMMONSCALE_HEAVY=1
-runs every variant on every data set with 4 and 10 sites, and with 4 sites the secure parameters too.
+runs every method on every data set with 4 and 10 sites, and with 4 sites the secure parameters too.
 """
-
-from __future__ import annotations
 
 import csv
 import json
@@ -24,10 +22,12 @@ from sklearn.preprocessing import MaxAbsScaler, MinMaxScaler, PowerTransformer, 
 
 from commonscale.client import Client, Job
 from commonscale.errors import BadMessage
+from commonscale.estimators import storage
 from commonscale.localnet import ENCRYPTION, LocalFederation
 from commonscale.pipeline import Pipeline
-from commonscale.transforms import storage
 from tests.e2e.conftest import job, run
+
+pytestmark = pytest.mark.long
 
 HEAVY = bool(os.environ.get("COMMONSCALE_HEAVY"))
 HOSPITALS = ["cleveland", "hungarian", "switzerland", "va"]
@@ -120,7 +120,7 @@ class World:
         columns = table.columns
         if step["transform"] == "yeo-johnson":
             columns = CURVED[group.partition("-")[0]]
-        elif step.get("variant") in {"private", "binary"}:
+        elif step.get("method") in {"private", "binary"}:
             columns = columns[:2]
         options = {} if secure or not encrypted(step) else TEST
         return job(list(table.parts), columns, dataset=group, deadline_s=LIMIT_S, **step, **options)
@@ -147,7 +147,7 @@ class World:
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory, data_directory: Path) -> Iterator[World]:
-    """Ten sites, and one that neither adds under encryption nor takes parameters that are not secure."""
+    """Ten sites, one that does not compute under encryption, and one that does, with secure parameters only."""
     directory = tmp_path_factory.mktemp("normalizers")
     tables = load(data_directory)
     files: dict[str, dict[str, Path]] = {site: {} for site in SITES}
@@ -159,35 +159,37 @@ def world(tmp_path_factory: pytest.TempPathFactory, data_directory: Path) -> Ite
     for site, text in ODD.items():
         files[site]["odd"] = directory / f"{site}-odd.csv"
         files[site]["odd"].write_text(text)
-    files["strict"] = {"odd": files["cleveland"]["odd"]}
+    files["strict"] = files["careful"] = {"odd": files["cleveland"]["odd"]}
     policies: dict[str, dict[str, Any]] = {site: {**ENCRYPTION, "min_rows": 1} for site in SITES}
+    # As by default.
     policies["strict"] = {"min_rows": 1}
+    policies["careful"] = {"min_rows": 1, "methods": ["masks", "ckks"]}
     with LocalFederation(directory, files, policies=policies, missing=sorted(MISSING)) as federation:
         yield World(federation, tables)
 
 
 def encrypted(step: dict[str, Any]) -> bool:
-    return step.get("sums") == "ckks" or step.get("variant") in {"sequential", "tree", "all-pairs", "private", "binary"}
+    return step.get("method") in {"ckks", "sequential", "tree", "all-pairs", "private", "binary"}
 
 
-# Every protocol and variant. Encrypted ones run under the quick parameters unless their case says "secure".
+# Every protocol and method. Encrypted ones run under the quick parameters unless their case says "secure".
 STEPS: dict[str, dict[str, Any]] = {
     "zscore-masks": {"transform": "zscore"},
-    "zscore-shares": {"transform": "zscore", "sums": "shares"},
-    "zscore-ckks": {"transform": "zscore", "sums": "ckks", "max_rows": 1 << 14},
-    "minmax-search": {"transform": "minmax", "variant": "search", "feature_range": (-1.0, 2.0)},
-    "minmax-sequential": {"transform": "minmax", "variant": "sequential"},
-    "minmax-tree": {"transform": "minmax", "variant": "tree"},
-    "minmax-all-pairs": {"transform": "minmax", "variant": "all-pairs"},
+    "zscore-shares": {"transform": "zscore", "method": "shares"},
+    "zscore-ckks": {"transform": "zscore", "method": "ckks", "max_rows": 1 << 14},
+    "minmax-search": {"transform": "minmax", "method": "search", "feature_range": (-1.0, 2.0)},
+    "minmax-sequential": {"transform": "minmax", "method": "sequential"},
+    "minmax-tree": {"transform": "minmax", "method": "tree"},
+    "minmax-all-pairs": {"transform": "minmax", "method": "all-pairs"},
     "maxabs": {"transform": "maxabs"},
     "robust-masks": {"transform": "robust"},
-    "robust-shares": {"transform": "robust", "sums": "shares", "quantile_range": (10.0, 90.0)},
-    "robust-ckks": {"transform": "robust", "sums": "ckks"},
-    "robust-private": {"transform": "robust", "variant": "private"},
-    "quantiles-private": {"transform": "quantiles", "variant": "private", "quantiles": (0.5,)},
-    "quantiles-binary": {"transform": "quantiles", "variant": "binary", "epsilon": 0.1, "quantiles": (0.5,)},
+    "robust-shares": {"transform": "robust", "method": "shares", "quantile_range": (10.0, 90.0)},
+    "robust-ckks": {"transform": "robust", "method": "ckks"},
+    "robust-private": {"transform": "robust", "method": "private"},
+    "quantiles-private": {"transform": "quantiles", "method": "private", "quantiles": (0.5,)},
+    "quantiles-binary": {"transform": "quantiles", "method": "binary", "epsilon": 0.1, "quantiles": (0.5,)},
     "yeo-johnson-masks": {"transform": "yeo-johnson"},
-    "yeo-johnson-shares": {"transform": "yeo-johnson", "sums": "shares"},
+    "yeo-johnson-shares": {"transform": "yeo-johnson", "method": "shares"},
 }
 CASES: dict[str, list[str]] = {
     "breast-4": ["zscore-ckks secure", "minmax-all-pairs secure", "robust-ckks secure"],
@@ -210,11 +212,11 @@ def numbers(values: list[float | None]) -> np.ndarray:
 def check_zscore(step: dict[str, Any], result: dict[str, Any], got: Any, pooled: np.ndarray) -> None:
     """To 1e-7 of the deviation under encryption, which reveals no count; else to 1e-9."""
     expected = StandardScaler().fit(pooled)
-    tolerance = 1e-7 if step.get("sums") == "ckks" else 1e-9
+    tolerance = 1e-7 if step.get("method") == "ckks" else 1e-9
     np.testing.assert_array_equal(got.mean_, numbers(result["mean"]))
     assert (np.abs(got.mean_ - expected.mean_) / expected.scale_).max() < tolerance
     np.testing.assert_allclose(got.scale_, expected.scale_, rtol=tolerance)
-    counts = None if step.get("sums") == "ckks" else (~np.isnan(pooled)).sum(axis=0).tolist()
+    counts = None if step.get("method") == "ckks" else (~np.isnan(pooled)).sum(axis=0).tolist()
     assert result["count"] == counts
 
 
@@ -223,8 +225,8 @@ def check_minmax(step: dict[str, Any], result: dict[str, Any], got: Any, pooled:
     expected = MinMaxScaler(feature_range=step.get("feature_range", (0, 1))).fit(pooled)
     np.testing.assert_array_equal(got.data_min_, numbers(result["min"]))
     np.testing.assert_array_equal(got.data_max_, numbers(result["max"]))
-    assert result["variant"] == step["variant"]
-    if step["variant"] == "search":
+    assert result["method"] == step["method"]
+    if step["method"] == "search":
         for name in ("data_min_", "data_max_", "data_range_", "scale_", "min_"):
             np.testing.assert_array_equal(getattr(got, name), getattr(expected, name))
     largest = np.nanmax(np.abs(pooled), axis=0)
@@ -249,7 +251,7 @@ def check_robust(step: dict[str, Any], result: dict[str, Any], got: Any, pooled:
 def check_quantiles(step: dict[str, Any], result: dict[str, Any], got: Any, pooled: np.ndarray) -> None:
     """Exact; of the paper's search within epsilon of a value, or between the two values around it."""
     assert got is None
-    slack = step["epsilon"] if step["variant"] == "binary" else 0.0
+    slack = step["epsilon"] if step["method"] == "binary" else 0.0
     for column, found in zip(pooled.T, result["values"], strict=True):
         present = column[~np.isnan(column)]
         if not slack:
@@ -289,7 +291,7 @@ LONG = {"breast-4", "breast-10", "hcv-3", "hcv-4", "heart-4"}
     [pytest.param(group, case, marks=[pytest.mark.long] * (group in LONG)) for group in CASES for case in CASES[group]],
 )
 def test_a_job_equals_pooled_scikit_learn(world: World, group: str, case: str) -> None:
-    """Within the variant's error; and every site has kept the result that the coordinator tells."""
+    """Within the method's error; and every site has kept the result that the coordinator tells."""
     done, step = world.jobs_of(group)[case], STEPS[case.partition(" ")[0]]
     assert done.state == "done", done.wire.error
     (result,) = done.result
@@ -315,9 +317,9 @@ def test_one_row_one_value_and_no_value(world: World) -> None:
     """A site with one row, a column that is constant everywhere and one that two sites lack, by four protocols."""
     columns = ["value", "constant", "lacking"]
     steps = [STEPS[name] | TEST for name in ("zscore-ckks", "minmax-tree")] + [{"transform": "robust"}, {}]
-    pipeline = job(HOSPITALS, columns, dataset="odd") | {"steps": [{"columns": columns, **step} for step in steps]}
-    (done,) = world.end([pipeline])
-    hidden, extremes, robust, plain = done.result
+    # Apart: in one job, each would see what the one before it made.
+    ended = world.end([job(HOSPITALS, columns, dataset="odd", **step) for step in steps])
+    hidden, extremes, robust, plain = (done.result[0] for done in ended)
     rows = [line.split(",") for text in ODD.values() for line in text.splitlines()[1:]]
     pooled = np.array([[float(row[at]) if row[at] != "?" else np.nan for at in (0, 2, 3)] for row in rows])
     expected = StandardScaler().fit(pooled)
@@ -348,19 +350,23 @@ def test_infinities_are_refused(world: World, name: str) -> None:
 
 
 def test_a_policy_refuses_parameters_that_are_not_secure(world: World) -> None:
-    """Unless it allows them in so many words."""
-    sites = [*HOSPITALS, "strict"]
-    (ended,) = world.end([job(sites, ["value"], dataset="odd", **STEPS["robust-masks"], **TEST)])
-    assert ended.state == "refused"
-    assert "strict refused: Its policy does not allow the profile 'test'" in ended.wire.error
+    """Unless it allows them in so many words, or nothing is encrypted with them."""
+    names = ("robust-ckks", "robust-masks")
+    sites = [*HOSPITALS, "careful"]
+    refused, ended = world.end([job(sites, ["value"], dataset="odd", **STEPS[name], **TEST) for name in names])
+    assert refused.state == "refused"
+    assert "careful refused: Its policy does not allow the profile 'test'" in refused.wire.error
+    assert "in step 0 (robust)" in refused.wire.error
+    assert ended.state == "done"
 
 
 @pytest.mark.parametrize("name", ["zscore-ckks", "minmax-tree", "robust-ckks", "robust-private", "quantiles-binary"])
 def test_a_policy_refuses_computing_under_encryption(world: World, name: str) -> None:
-    """By default, every protocol that encrypts is refused."""
+    """A policy without ckks, the default, refuses every protocol that encrypts and says how to allow it."""
     (ended,) = world.end([job([*HOSPITALS, "strict"], ["value"], dataset="odd", **STEPS[name])])
     assert ended.state == "refused"
-    assert "strict refused: Its policy does not allow sums by 'ckks'" in ended.wire.error
+    assert "strict refused: Its policy does not allow the method 'ckks'" in ended.wire.error
+    assert "add it to policy.methods; see SECURITY.md first" in ended.wire.error
 
 
 def test_two_sites_are_refused_by_the_coordinator(world: World) -> None:
@@ -379,6 +385,6 @@ def test_the_report_of_a_search_names_what_it_reveals(world: World) -> None:
     """Minimum and maximum, to everyone who took part, and nothing else of the data."""
     revealed = world.jobs_of("heart-4")["minmax-search"].disclosures
     told = [item for item in revealed if item["protocol"] == "minmax/search"]
-    assert [item["what"] for item in told] == ["pooled minimum and maximum of each column, digit by digit"]
+    assert [item["what"] for item in told] == ["pooled minimum and maximum of each column"]
     assert set(told[0]["to"]) == {"coordinator", "analyst", *HOSPITALS}
     assert {item["protocol"] for item in revealed} == {"admission", "minmax/search"}

@@ -1,7 +1,5 @@
 """The site's page over a real daemon: who gets in, approvals, what it shows and what it never shows."""
 
-from __future__ import annotations
-
 import base64
 import csv
 import http.client
@@ -24,6 +22,7 @@ from commonscale.localnet import LocalFederation
 from commonscale.pipeline import Pipeline
 from tests.e2e.conftest import GOOD, job, run, submit
 from tests.e2e.test_jobs import command, config_of
+from tests.patience import PATIENCE_S, eventually
 
 SITES = [*GOOD, "manual"]
 
@@ -38,7 +37,7 @@ class Visitor:
 
     def ask(self, method: str, path: str, body: str | None = None, **headers: str) -> tuple[int, dict[str, str], str]:
         """Status, headers, text."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_S)
         sent = {"Origin": f"http://127.0.0.1:{self.port}", "Cookie": self.cookie, **headers}
         try:
             connection.request(method, path, body, sent)
@@ -111,13 +110,11 @@ def wait(federation: LocalFederation, job_id: str) -> Job:
 
 def until_waiting(visitor: Visitor, job_id: str) -> dict[str, Any]:
     """The job as the page shows it, once it does."""
-    stop = time.monotonic() + 20
-    while time.monotonic() < stop:
-        for found in visitor.get("/api/state")["waiting"]:
-            if found["job"] == job_id:
-                return dict(found)
-        time.sleep(0.1)
-    raise AssertionError(f"{job_id} does not wait")
+
+    def waiting() -> dict[str, Any]:
+        return next((found for found in visitor.get("/api/state")["waiting"] if found["job"] == job_id), {})
+
+    return eventually(waiting)
 
 
 def refuse_all(visitor: Visitor) -> None:
@@ -187,13 +184,14 @@ def test_approved_on_the_page_a_job_completes(federation: LocalFederation, opera
     assert (asked["name"], asked["analyst"], asked["dataset"]) == ("vital-signs", "analyst", "main")
     assert asked["others"] == GOOD
     assert asked["steps"][0]["columns"] == ["age"]
-    assert asked["steps"][0]["ways"] == ["masks"]
+    assert asked["steps"][0]["methods"] == ["masks"]
     assert any("mean and mean square" in line["what"] for line in asked["reveals"])
-    assert 0 < asked["until_ms"] - time.time() * 1000 <= 40_000
+    assert 0 < asked["until_ms"] - time.time() * 1000 <= 120_000
     assert operator.post(f"/api/jobs/{job_id}/approve") == (200, {"job": job_id, "decision": "approved"})
     assert wait(federation, job_id).state == "done"
-    found = operator.get(f"/api/jobs/{job_id}")
-    assert (found["approval"], found["decided_by"], found["state"]) == ("approved", "page", "done")
+    # The site's part ends a moment after the analyst hears of the end.
+    found = eventually(lambda: operator.get(f"/api/jobs/{job_id}"), lambda row: row["state"] == "done")
+    assert (found["approval"], found["decided_by"]) == ("approved", "page")
     assert {group["protocol"] for group in found["left"]} == {"admission", "zscore/masks"}
     assert any("mean square" in line["what"] for line in found["revealed"]["disclosures"])
     sent = [e for e in audit_file(federation) if e["what"] == "sent" and e["run"].startswith(job_id)]
@@ -259,6 +257,7 @@ def test_of_several_visitors_one_decides(federation: LocalFederation, operator: 
     assert sum(entry["what"] == "decided" and entry["job"] == job_id for entry in audit_file(federation)) == 1
 
 
+@pytest.mark.long
 def test_a_cancelled_job_waits_no_longer(federation: LocalFederation, operator: Visitor) -> None:
     """A decision that comes too late is told so."""
     job_id = start(federation)
@@ -269,9 +268,7 @@ def test_a_cancelled_job_waits_no_longer(federation: LocalFederation, operator: 
             await client.cancel(job_id)
 
     run(cancel)
-    stop = time.monotonic() + 20
-    while operator.get("/api/state")["waiting"] and time.monotonic() < stop:
-        time.sleep(0.1)
+    eventually(lambda: operator.get("/api/state"), lambda state: not state["waiting"])
     status, answer = operator.post(f"/api/jobs/{job_id}/approve")
     assert (status, answer["error"]) == (409, f"Job {job_id} does not wait for approval: it is over.")
 
@@ -301,7 +298,7 @@ def test_odd_questions_get_plain_answers(operator: Visitor, path: str, status: i
 
 def test_the_log_on_the_page_is_the_file(federation: LocalFederation, operator: Visitor) -> None:
     """Line for line; what left adds up to it."""
-    submitted = start(federation, sums="shares")
+    submitted = start(federation, method="shares")
     until_waiting(operator, submitted)
     operator.post(f"/api/jobs/{submitted}/approve")
     wait(federation, submitted)
@@ -319,8 +316,8 @@ def test_the_log_on_the_page_is_the_file(federation: LocalFederation, operator: 
     of_job = {(row["protocol"], row["receiver"], row["sealed"]) for row in rows if row["job"] == submitted}
     assert ("zscore/shares", "b", "yes") in of_job
     assert ("admission", "coordinator", "no") in of_job
-    left = operator.get("/api/state")["left"]
-    assert (left["messages"], left["unread"]) == (len(sent), 0)
+    left = eventually(lambda: operator.get("/api/state")["left"], lambda left: left["messages"] == len(sent))
+    assert left["unread"] == 0
 
 
 def test_a_broken_chain_is_reported(federation: LocalFederation, operator: Visitor) -> None:
@@ -338,8 +335,7 @@ def test_a_broken_chain_is_reported(federation: LocalFederation, operator: Visit
         found = operator.post("/api/verify")[1]
         assert not found["intact"]
         assert "is broken at line" in found["fault"]
-        time.sleep(0.6)
-        assert operator.get("/api/state")["audit"]["verified"] == found
+        eventually(lambda: operator.get("/api/state")["audit"]["verified"], lambda shown: shown == found)
     finally:
         with path.open("r+b") as file:
             file.write(whole)
@@ -352,7 +348,7 @@ def test_events_tell_of_a_job_that_comes(federation: LocalFederation, operator: 
     for one in stuck:
         one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1024)
         one.sendall(f"GET /api/events HTTP/1.1\r\nHost: 127.0.0.1\r\nCookie: {operator.cookie}\r\n\r\n".encode())
-    connection = http.client.HTTPConnection("127.0.0.1", operator.port, timeout=20)
+    connection = http.client.HTTPConnection("127.0.0.1", operator.port, timeout=PATIENCE_S)
     connection.request("GET", "/api/events", headers={"Cookie": operator.cookie})
     stream = connection.getresponse()
     try:
@@ -364,9 +360,9 @@ def test_events_tell_of_a_job_that_comes(federation: LocalFederation, operator: 
         begun = time.monotonic()
         operator.post(f"/api/jobs/{job_id}/approve")
         assert wait(federation, job_id).state == "done"
-        assert time.monotonic() - begun < 10
+        assert time.monotonic() - begun < 60
         row = next(r for s in states(stream) for r in s["jobs"] if r["job"] == job_id and r["state"] == "done")
-        assert row["messages"] == 7
+        assert row["messages"] == 6
     finally:
         connection.close()
         for one in stuck:
@@ -401,6 +397,7 @@ def test_logging_out_takes_the_cookie(operator: Visitor) -> None:
     assert "Max-Age=0" in headers["set-cookie"]
 
 
+@pytest.mark.long
 def test_a_decision_made_while_the_daemon_is_down(federation: LocalFederation, operator: Visitor) -> None:
     """It counts when the daemon is back, and is in its log once; who was logged in still is."""
     job_id = start(federation)
@@ -414,17 +411,19 @@ def test_a_decision_made_while_the_daemon_is_down(federation: LocalFederation, o
     decided = [entry for entry in audit_file(federation) if entry["what"] == "decided" and entry["job"] == job_id]
     assert [entry["by"] for entry in decided] == ["command"]
     again = Visitor(page_port(federation, "manual"), operator.cookie)
-    assert again.get(f"/api/jobs/{job_id}")["state"] == "done"
+    eventually(lambda: again.get(f"/api/jobs/{job_id}"), lambda row: row["state"] == "done")
 
 
+@pytest.mark.long
 def test_a_page_that_is_not_wanted_or_cannot_be(federation: LocalFederation, tmp_path: Path) -> None:
     """Empty: no page. A taken port or an address for all is one sentence and exit code 2."""
     text = Path(config_of(federation, "manual")).read_text()
-    assert "listen = '127.0.0.1:0'" in text
+    page = '[page]\nlisten = "127.0.0.1:0"'
+    assert page in text
     own = tmp_path / "participant.toml"
 
     def write(listen: str) -> str:
-        own.write_text(text.replace("listen = '127.0.0.1:0'", f"listen = '{listen}'"))
+        own.write_text(text.replace(page, f'[page]\nlisten = "{listen}"'))
         return str(own)
 
     taken = page_port(federation, "manual")

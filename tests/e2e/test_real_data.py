@@ -1,7 +1,5 @@
 """Z-score over real processes and mTLS equals pooled scikit-learn on real data."""
 
-from __future__ import annotations
-
 import json
 import lzma
 from pathlib import Path
@@ -13,21 +11,21 @@ from sklearn.datasets import load_breast_cancer
 from sklearn.preprocessing import StandardScaler
 
 from commonscale.audit import verify
+from commonscale.estimators import storage
 from commonscale.localnet import LocalFederation
-from commonscale.transforms import storage
 from tests.e2e.conftest import job, submit, write_csv
 
 ADULT = ["age", "fnlwgt", "education_num", "capital_gain", "capital_loss", "hours_per_week"]
 ADULT_POSITIONS = (0, 2, 4, 10, 11, 12)
 
 
-def check(directory: Path, columns: list[str], parts: dict[str, np.ndarray], ways: tuple[str, ...]) -> None:
+def check(directory: Path, columns: list[str], parts: dict[str, np.ndarray], methods: tuple[str, ...]) -> None:
     """Every site ends with the pooled scaler, to 1e-9."""
     expected = StandardScaler().fit(np.vstack(list(parts.values())))
     data = {site: write_csv(directory / f"{site}.csv", columns, rows) for site, rows in parts.items()}
     with LocalFederation(directory, data) as federation:
-        for way in ways:
-            done = submit(federation, job(list(parts), columns, sums=way))
+        for method in methods:
+            done = submit(federation, job(list(parts), columns, method=method))
             assert done.state == "done", done.wire.error
             for site in parts:
                 results = directory / site / "state" / "results" / done.id
@@ -41,7 +39,7 @@ def check(directory: Path, columns: list[str], parts: dict[str, np.ndarray], way
                     for entry in verify(directory / site / "state" / "audit.jsonl")
                     if entry["what"] == "sent"
                 ]
-                assert kinds.count("Outcome") == ways.index(way) + 1
+                assert kinds.count("Outcome") == methods.index(method) + 1
 
 
 def test_breast_cancer_at_four_hospitals(tmp_path: Path) -> None:
@@ -53,6 +51,7 @@ def test_breast_cancer_at_four_hospitals(tmp_path: Path) -> None:
     check(tmp_path, columns, dict(zip(("a", "b", "c", "d"), parts, strict=True)), ("masks", "shares"))
 
 
+@pytest.mark.long
 def test_a_coordinator_on_postgresql(tmp_path: Path, postgres_url: str) -> None:
     """The same job, with the messages and the job in a real PostgreSQL server."""
     parts = {site: np.random.default_rng(index).normal(5, 2, (30, 2)) for index, site in enumerate("abc")}
@@ -70,6 +69,7 @@ def test_a_coordinator_on_postgresql(tmp_path: Path, postgres_url: str) -> None:
     engine.dispose()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("count", [4, pytest.param(10, marks=pytest.mark.long)])
 def test_adult(tmp_path: Path, data_directory: Path, count: int) -> None:
     """The numeric columns of Adult, unevenly over 4 and 10 sites."""

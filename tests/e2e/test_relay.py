@@ -1,16 +1,14 @@
 """The relay against callers that break its rules: typed errors, and it goes on serving."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import anyio
-import grpc
 import pytest
 
 from commonscale import rpc
+from commonscale.channel.slot import COORDINATOR, Slot
 from commonscale.client import Client
 from commonscale.errors import (
     BadMessage,
@@ -22,13 +20,14 @@ from commonscale.errors import (
     SlotEmpty,
     UnknownJob,
 )
+from commonscale.grpc_loading import grpc
 from commonscale.identity import Role
 from commonscale.link import Link, RelayMailbox
 from commonscale.localnet import LocalFederation
 from commonscale.pipeline import Pipeline
-from commonscale.slot import HUB, Slot
 from commonscale.v1 import relay_pb2 as wire
 from tests.e2e.conftest import run
+from tests.patience import PATIENCE_S
 
 SITES = ("a", "b", "c")
 JOB = "relay-1"
@@ -82,7 +81,7 @@ class Relay:
         async def work() -> CommonscaleError | None:
             link = self.link(site)
             try:
-                await link.relay.Deliver(stream(), metadata=rpc.CALL_METADATA, timeout=20)
+                await link.relay.Deliver(stream(), metadata=rpc.CALL_METADATA, timeout=PATIENCE_S)
             except grpc.aio.AioRpcError as error:
                 return rpc.from_wire(error, "The coordinator")
             finally:
@@ -125,12 +124,12 @@ def test_the_same_again_is_accepted_and_another_is_not(relay: Relay) -> None:
 @pytest.mark.parametrize(
     ("caller", "slot", "error", "words"),
     [
-        ("a", Slot(JOB, "k", "b", HUB), NotAllowed, "site a may not write as b"),
-        ("a", Slot(JOB, "k", HUB, "@all"), NotAllowed, "may not write as @coordinator"),
+        ("a", Slot(JOB, "k", "b", COORDINATOR), NotAllowed, "site a may not write as b"),
+        ("a", Slot(JOB, "k", COORDINATOR, "@all"), NotAllowed, "may not write as @coordinator"),
         ("a", Slot(JOB, "k", "a", "outsider"), NotAllowed, "may not write to outsider"),
         ("a", Slot(JOB, "k", "a", "@all"), NotAllowed, "may not write to @all"),
-        ("outsider", Slot(JOB, "k", "outsider", HUB), UnknownJob, "no job relay-1 for outsider"),
-        ("a", Slot("nothing", "k", "a", HUB), UnknownJob, "no job nothing"),
+        ("outsider", Slot(JOB, "k", "outsider", COORDINATOR), UnknownJob, "no job relay-1 for outsider"),
+        ("a", Slot("nothing", "k", "a", COORDINATOR), UnknownJob, "no job nothing"),
     ],
 )
 def test_a_slot_is_written_by_its_sender_only(
@@ -149,7 +148,7 @@ def test_a_slot_is_read_by_its_receiver_only(relay: Relay) -> None:
         with pytest.raises(error):
             relay.get(caller, slot)
     with pytest.raises(UnknownJob):
-        relay.get("outsider", Slot(JOB, "Roster", HUB, "@all"))
+        relay.get("outsider", Slot(JOB, "Roster", COORDINATOR, "@all"))
 
 
 @pytest.mark.parametrize(
@@ -199,7 +198,7 @@ def test_random_bytes_are_refused(relay: Relay) -> None:
             for method in ("RelayService/Fetch", "JobService/Submit", "FederationService/Hello", "Nothing/There"):
                 call = channel.unary_unary(f"/commonscale.v1.{method}")
                 with pytest.raises(grpc.aio.AioRpcError):
-                    await call(b"\xff" * 100, metadata=rpc.CALL_METADATA, timeout=10)
+                    await call(b"\xff" * 100, metadata=rpc.CALL_METADATA, timeout=PATIENCE_S)
 
     run(work)
     relay.put("a", Slot(JOB, "after-noise", "a", "b"), b"alive")
@@ -212,7 +211,7 @@ def test_a_wait_has_a_deadline(relay: Relay) -> None:
         link = relay.link("b")
         request = wire.FetchRequest(slot=Slot(JOB, "never", "a", "b").to_wire(), wait_ms=200)
         try:
-            with anyio.fail_after(5):
+            with anyio.fail_after(PATIENCE_S):
                 async for _ in link.relay.Fetch(request, metadata=rpc.CALL_METADATA):
                     raise AssertionError("nothing was sent")
         except grpc.aio.AioRpcError as error:

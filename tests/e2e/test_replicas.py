@@ -1,7 +1,5 @@
 """Two coordinators on a real PostgreSQL behind one address: either serves any call, and one may die in the middle."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
@@ -20,9 +18,9 @@ from commonscale.config import AnalystConfig, ParticipantConfig, load
 from commonscale.localnet import ENCRYPTION, Process
 from commonscale.localreplicas import ReplicatedFederation
 from commonscale.pipeline import Pipeline
-from participant.daemon import open_database
-from participant.journal import SiteJobs
+from participant.journal import SiteJobs, open_database
 from tests.e2e.conftest import run, write_csv
+from tests.patience import PATIENCE_S
 
 SITES = ["a", "b", "c"]
 WITH_MANUAL = [*SITES, "manual"]
@@ -80,7 +78,7 @@ def is_pooled(found: Job, tables: dict[str, np.ndarray], sites: list[str], toler
     return bool(np.allclose(mean, pooled.mean(0), rtol=tolerance) and np.allclose(scale, pooled.std(0), rtol=tolerance))
 
 
-async def wait_for(condition: Any, limit_s: float = 20) -> None:
+async def wait_for(condition: Any, limit_s: float = PATIENCE_S) -> None:
     with anyio.fail_after(limit_s):
         while not await anyio.to_thread.run_sync(condition):  # noqa: ASYNC110 - other processes decide
             await anyio.sleep(0.05)
@@ -145,16 +143,20 @@ def test_a_replica_may_die_in_the_middle(
     assert is_pooled(ended, tables, WITH_MANUAL)
 
 
-@pytest.mark.parametrize("after_s", [0.3, *(pytest.param(s, marks=pytest.mark.long) for s in (0.05, 0.6, 1.0, 1.5))])
+@pytest.mark.long
+@pytest.mark.parametrize("messages", [0, 3, 6, 9, 12])
 def test_a_driver_dies_between_rounds(
-    federation: ReplicatedFederation, tables: dict[str, np.ndarray], after_s: float
+    federation: ReplicatedFederation, tables: dict[str, np.ndarray], messages: int
 ) -> None:
     """At several moments of a job under encryption, whose payloads are large."""
 
     async def work() -> Job:
         async with Client(federation.analyst()) as client:
-            submitted = await client.submit(pipeline(SITES, sums="ckks", ckks={"profile": "test"}, max_rows=1000))
-            await anyio.sleep(after_s)
+            submitted = await client.submit(pipeline(SITES, method="ckks", ckks={"profile": "test"}, max_rows=1000))
+            async for seen in client.watch(submitted.id):
+                if seen.wire.progress.messages >= messages:
+                    break
+            assert seen.state in ("inviting", "running")
             driver, other = federation.driver(submitted.id)
             driver.kill()
             ended = await client.wait(submitted.id)
@@ -166,6 +168,7 @@ def test_a_driver_dies_between_rounds(
     assert is_pooled(ended, tables, SITES, 1e-4)
 
 
+@pytest.mark.long
 def test_a_job_is_cancelled_at_the_replica_that_does_not_drive_it(federation: ReplicatedFederation) -> None:
     """And ends at the one that does, and at the sites."""
 
@@ -185,6 +188,7 @@ def test_a_job_is_cancelled_at_the_replica_that_does_not_drive_it(federation: Re
     assert run(work).state == "cancelled"
 
 
+@pytest.mark.long
 def test_the_other_replica_shows_how_far_a_job_is(federation: ReplicatedFederation) -> None:
     """Who is awaited, in which round."""
 
@@ -204,6 +208,7 @@ def test_the_other_replica_shows_how_far_a_job_is(federation: ReplicatedFederati
     run(work)
 
 
+@pytest.mark.long
 def test_a_lost_database_session_is_noticed(
     federation: ReplicatedFederation, tables: dict[str, np.ndarray], postgres_url: str
 ) -> None:
@@ -233,6 +238,7 @@ def test_a_lost_database_session_is_noticed(
     assert logs.count(f'"job": "{ended.id}", "state": "done"') == 1
 
 
+@pytest.mark.long
 def test_a_replica_that_is_stopped_hands_over(federation: ReplicatedFederation, tables: dict[str, np.ndarray]) -> None:
     """SIGTERM, as in a rolling upgrade: it drains, ends with 0, and the other one goes on."""
 

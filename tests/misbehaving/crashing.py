@@ -4,8 +4,6 @@ python -m tests.misbehaving.crashing participant --config …
 python -m tests.misbehaving.crashing coordinator --config …
 """
 
-from __future__ import annotations
-
 import os
 import re
 import signal
@@ -13,10 +11,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from commonscale.channel import Event
+from commonscale.channel.channel import Event
+from commonscale.channel.slot import Slot
 from commonscale.cli import main
 from commonscale.metrics import RoundMetrics
-from commonscale.slot import Slot
 
 MARKS = Path(os.environ["CRASH_MARKS"])
 _counts: dict[str, int] = {}

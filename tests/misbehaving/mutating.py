@@ -8,8 +8,6 @@ that sites fetch, for all of them or for the first that asks. In jobs named coun
 FUZZ_MARKS is the directory of the notes: ROLE.noted and ROLE.delivered, a line of JSON each.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
@@ -23,8 +21,8 @@ from typing import Any
 
 from google.protobuf.message import DecodeError, Message
 
+from commonscale.channel.slot import ALL, COORDINATOR, Slot
 from commonscale.cli import main
-from commonscale.slot import ALL, HUB, Slot
 from commonscale.v1 import protocols_pb2
 
 ROLE = sys.argv[1]
@@ -76,7 +74,7 @@ def fields(message: Message) -> Iterator[tuple[bytes, Callable[[bytes], None]]]:
 
 def in_a_field(slot: Slot, payload: bytes, damage: Callable[[bytes], bytes], choice: random.Random) -> bytes:
     """The message with one field damaged, well formed around it; the whole one damaged where it has no field."""
-    sealed = slot.sender != HUB and slot.receiver not in (HUB, ALL)
+    sealed = slot.sender != COORDINATOR and slot.receiver not in (COORDINATOR, ALL)
     kind = protocols_pb2.Signed if sealed else getattr(protocols_pb2, slot.kind.rpartition(".")[2])
     try:
         message = kind.FromString(payload)
@@ -182,7 +180,7 @@ def as_coordinator() -> None:
 
     async def damaged_wait(self: Mailroom, slot: Slot, timeout_s: float) -> Stored | None:
         stored = await wait(self, slot, timeout_s)
-        if stored is None or slot.receiver == HUB:
+        if stored is None or slot.receiver == COORDINATOR:
             return stored
         job = job_of(slot)
         if job is None:

@@ -1,7 +1,5 @@
 """Encodings of categorical columns against the pooled plaintext: every protocol, odd tables, odd texts."""
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 from collections import Counter
@@ -16,14 +14,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.preprocessing import OneHotEncoder
 
+from commonscale.categories import TextRules, canonical, text_integer
+from commonscale.channel.slot import COORDINATOR
 from commonscale.errors import Disagreement, StateLost, TooManyCategories
+from commonscale.estimators.text_encoders import rolling_hash
+from commonscale.hidden import HIDDEN
 from commonscale.results import canonical_json
-from commonscale.slot import HUB
-from commonscale.transforms.categories import TextRules, canonical
-from commonscale.transforms.text_encoders import rolling_hash, text_integer
-from participant.inputs import ModelFile
-from tests.categories import VARIANTS, Cells, assert_equals_pooled, failure, held, job, names, run, tables_of
-from tests.federation import CategoryTable, Federation
+from commonscale.statistics.texts import ModelFile
+from tests.categories import METHODS, Cells, assert_equals_pooled, failure, held, job, means_of, names, run, tables_of
+from tests.federation import CategorySource, Federation
 from tests.unit.test_fasttext import model_bytes
 
 LONG = "x" * 10_000
@@ -54,7 +53,7 @@ EXAMPLES = {"oprf": 12, "apsi": 6, "apsi-both": 3}
 
 
 def threshold_of(name: str, sites: int) -> int:
-    given = VARIANTS[name].get("threshold", 2)
+    given = METHODS[name].get("threshold", 2)
     return sites if given == "n" else given
 
 
@@ -66,7 +65,7 @@ def federations(draw: st.DrawFn) -> Cells:
     return {site: {column: draw(st.lists(cell, max_size=6)) for column in columns} for site in sites}
 
 
-@pytest.mark.parametrize("name", VARIANTS)
+@pytest.mark.parametrize("name", METHODS)
 def test_any_tables_give_the_pooled_dictionary(tmp_path_factory: pytest.TempPathFactory, name: str) -> None:
     """Identical identifiers everywhere; below a threshold above two, another one at every holder."""
 
@@ -74,7 +73,7 @@ def test_any_tables_give_the_pooled_dictionary(tmp_path_factory: pytest.TempPath
     @given(cells=federations(), casefold=st.booleans())
     def check(cells: Cells, casefold: bool) -> None:
         tables, columns = tables_of(cells), list(next(iter(cells.values())))
-        results = run(tmp_path_factory.mktemp("f"), tables, columns, casefold=casefold, **VARIANTS[name])
+        results = run(tmp_path_factory.mktemp("f"), tables, columns, casefold=casefold, **METHODS[name])
         rules = TextRules(casefold=casefold)
         assert_equals_pooled(results, tables, columns, rules, threshold_of(name, len(tables)))
 
@@ -96,11 +95,11 @@ EDGES: dict[str, Cells] = {
 
 
 @pytest.mark.parametrize("edge", EDGES)
-@pytest.mark.parametrize("name", VARIANTS)
+@pytest.mark.parametrize("name", METHODS)
 def test_odd_tables(tmp_path: Path, name: str, edge: str) -> None:
     """Empty, equal, disjoint and lopsided tables are no special case."""
     tables = tables_of(EDGES[edge])
-    results = run(tmp_path, tables, ["a", "b"], **VARIANTS[name])
+    results = run(tmp_path, tables, ["a", "b"], **METHODS[name])
     assert_equals_pooled(results, tables, ["a", "b"], threshold=threshold_of(name, len(tables)))
 
 
@@ -108,10 +107,12 @@ def test_odd_tables(tmp_path: Path, name: str, edge: str) -> None:
 def test_which_texts_are_one_value(tmp_path: Path, name: str) -> None:
     """NFC and NFD, spaces around, 1 and "1.00", empty and missing are one value; "007", "1e5", "A" and "a" are not."""
     sites = names(4)
-    tables = {site: CategoryTable({"a": [same[at % len(same)] for same in SAME]}) for at, site in enumerate(sites)}
-    results = run(tmp_path, tables, ["a"], **VARIANTS[name])
-    assert results[HUB].sizes == (len(SAME),)
-    encoded = [fitted.estimator().transform([[c] for c in CELLS]) for site, fitted in results.items() if site != HUB]
+    tables = {site: CategorySource({"a": [same[at % len(same)] for same in SAME]}) for at, site in enumerate(sites)}
+    results = run(tmp_path, tables, ["a"], **METHODS[name])
+    assert results[COORDINATOR].sizes == (len(SAME),)
+    encoded = [
+        fitted.estimator().transform([[c] for c in CELLS]) for site, fitted in results.items() if site != COORDINATOR
+    ]
     assert all((rows == encoded[0]).all() for rows in encoded)
     starts = np.cumsum([0, *map(len, SAME)])
     for start, end in itertools.pairwise(starts):
@@ -122,19 +123,19 @@ def test_which_texts_are_one_value(tmp_path: Path, name: str) -> None:
 def test_case_and_space_count_as_the_step_says(tmp_path: Path) -> None:
     """`casefold` makes ß and SS one value, `strip = false` makes " x" and "x" two."""
     tables = {
-        site: CategoryTable({"a": cells}) for site, cells in zip(names(3), (["ß"], ["SS"], [" x", "x"]), strict=True)
+        site: CategorySource({"a": cells}) for site, cells in zip(names(3), (["ß"], ["SS"], [" x", "x"]), strict=True)
     }
-    assert run(tmp_path / "1", tables, ["a"])[HUB].sizes == (3,)
-    assert run(tmp_path / "2", tables, ["a"], casefold=True)[HUB].sizes == (2,)
-    assert run(tmp_path / "3", tables, ["a"], strip=False)[HUB].sizes == (4,)
+    assert run(tmp_path / "1", tables, ["a"])[COORDINATOR].sizes == (3,)
+    assert run(tmp_path / "2", tables, ["a"], casefold=True)[COORDINATOR].sizes == (2,)
+    assert run(tmp_path / "3", tables, ["a"], strip=False)[COORDINATOR].sizes == (4,)
 
 
-@pytest.mark.parametrize("name", VARIANTS)
+@pytest.mark.parametrize("name", METHODS)
 def test_ten_sites(tmp_path: Path, name: str) -> None:
     """As many as the paper has, with values at one site up to all of them."""
     sites = names(10)
-    tables = {site: CategoryTable({"a": [f"v{i}" for i in range(at + 1)]}) for at, site in enumerate(sites)}
-    results = run(tmp_path, tables, ["a"], **VARIANTS[name])
+    tables = {site: CategorySource({"a": [f"v{i}" for i in range(at + 1)]}) for at, site in enumerate(sites)}
+    results = run(tmp_path, tables, ["a"], **METHODS[name])
     assert_equals_pooled(results, tables, ["a"], threshold=threshold_of(name, 10))
 
 
@@ -143,21 +144,22 @@ def test_three_of_five(tmp_path: Path) -> None:
     sites = names(5)
     cells = {site: {"a": [f"v{n}" for n in range(1, 6) if at < n]} for at, site in enumerate(sites)}
     tables = tables_of(cells)
-    results = run(tmp_path, tables, ["a"], variant="otmppsi", threshold=3)
+    results = run(tmp_path, tables, ["a"], method="otmppsi", threshold=3)
     found = held(results, 0)
     for count in range(1, 6):
         identifiers = {found[site][f"v{count}"] for site in sites[:count]}
         assert len(identifiers) == (1 if count >= 3 else count)
-    assert results[HUB].sizes == (3 + 1 + 2,)
+    assert results[COORDINATOR].sizes == (3 + 1 + 2,)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "sites"), [("oprf", 3), ("apsi", 3), ("otmppsi-3", 4)])
 def test_two_thousand_categories_a_site(tmp_path: Path, name: str, sites: int) -> None:
     """Half of them common."""
     tables = {
-        site: CategoryTable({"a": [f"v{at * 1000 + i}" for i in range(2_000)]}) for at, site in enumerate(names(sites))
+        site: CategorySource({"a": [f"v{at * 1000 + i}" for i in range(2_000)]}) for at, site in enumerate(names(sites))
     }
-    results = run(tmp_path, tables, ["a"], max_categories=2_000, **VARIANTS[name])
+    results = run(tmp_path, tables, ["a"], max_categories=2_000, **METHODS[name])
     assert_equals_pooled(results, tables, ["a"], threshold=threshold_of(name, sites))
 
 
@@ -165,7 +167,7 @@ def test_two_thousand_categories_a_site(tmp_path: Path, name: str, sites: int) -
 def test_twenty_thousand_categories_a_site(tmp_path: Path) -> None:
     """With `oprf`; three sites, a quarter of a site's values common to all of them."""
     tables = {
-        site: CategoryTable({"a": [f"v{at * 7_500 + i}" for i in range(20_000)]}) for at, site in enumerate(names(3))
+        site: CategorySource({"a": [f"v{at * 7_500 + i}" for i in range(20_000)]}) for at, site in enumerate(names(3))
     }
     results = run(tmp_path, tables, ["a"], max_categories=20_000)
     assert_equals_pooled(results, tables, ["a"])
@@ -174,10 +176,10 @@ def test_twenty_thousand_categories_a_site(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["oprf", "apsi", "otmppsi-2", "otmppsi-3"])
 def test_more_values_than_declared_name_site_and_column(tmp_path: Path, name: str) -> None:
     """Before anything of them is sent."""
-    tables = {site: CategoryTable({"a": ["x"], "b": list("pqr")}) for site in names(3)}
+    tables = {site: CategorySource({"a": ["x"], "b": list("pqr")}) for site in names(3)}
     federation = Federation(tmp_path, list(tables))
-    tables["s1"] = CategoryTable({"a": ["x"], "b": list("pqrs")})
-    pipeline = job(list(tables), ["a", "b"], max_categories=3, **VARIANTS[name])
+    tables["s1"] = CategorySource({"a": ["x"], "b": list("pqrs")})
+    pipeline = job(list(tables), ["a", "b"], max_categories=3, **METHODS[name])
     error = failure(federation, pipeline, tables)
     assert isinstance(error, TooManyCategories)
     assert "s1: column 'b' has more than 3" in str(error)
@@ -194,9 +196,9 @@ def test_a_ring_gives_every_site_its_own_identifiers(
 ) -> None:
     """No two sites share one; all are below the size, which exceeds the values by at most the padding a site."""
     tables, columns = tables_of(cells), list(next(iter(cells.values())))
-    results = run(tmp_path_factory.mktemp("f"), tables, columns, variant="ring", padding=padding)
+    results = run(tmp_path_factory.mktemp("f"), tables, columns, method="ring", padding=padding)
     assert len({canonical_json(fitted.parameters()) for fitted in results.values()}) == 1
-    for index, size in enumerate(results[HUB].sizes):
+    for index, size in enumerate(results[COORDINATOR].sizes):
         taken = [number for found in held(results, index).values() for number in found.values()]
         assert len(set(taken)) == len(taken)
         assert all(0 <= number < size for number in taken)
@@ -208,8 +210,8 @@ def test_a_ring_gives_every_site_its_own_identifiers(
 def test_a_ring_without_padding_is_the_papers(tmp_path: Path) -> None:
     """Each site's identifiers are consecutive and begin where those of the site before it end."""
     counts = {"s0": 3, "s1": 0, "s2": 5, "s3": 1}
-    tables = {site: CategoryTable({"a": [f"{i}" for i in range(count)]}) for site, count in counts.items()}
-    found = held(run(tmp_path, tables, ["a"], variant="ring", padding=0), 0)
+    tables = {site: CategorySource({"a": [f"{i}" for i in range(count)]}) for site, count in counts.items()}
+    found = held(run(tmp_path, tables, ["a"], method="ring", padding=0), 0)
     start = 0
     for site, count in counts.items():
         assert sorted(found[site].values()) == list(range(start, start + count))
@@ -218,8 +220,8 @@ def test_a_ring_without_padding_is_the_papers(tmp_path: Path) -> None:
 
 def test_the_padding_of_a_ring_is_drawn_by_lot(tmp_path: Path) -> None:
     """Sizes of the same tables differ from job to job, and stay within the bound."""
-    tables = {site: CategoryTable({"a": ["x", "y"]}) for site in names(3)}
-    sizes = {run(tmp_path / str(i), tables, ["a"], variant="ring")[HUB].sizes[0] for i in range(12)}
+    tables = {site: CategorySource({"a": ["x", "y"]}) for site in names(3)}
+    sizes = {run(tmp_path / str(i), tables, ["a"], method="ring")[COORDINATOR].sizes[0] for i in range(12)}
     assert len(sizes) > 3
     assert all(6 <= size <= 6 + 3 * 16 for size in sizes)
 
@@ -237,12 +239,12 @@ def test_rare_values_are_those_of_scikit_learn_on_the_pooled_column(
     tmp_path_factory: pytest.TempPathFactory, cells: list[list[str]], least: int, name: str
 ) -> None:
     """The infrequent set is the pooled counts' one, and one-hot has as many columns."""
-    tables = {site: CategoryTable({"a": part}) for site, part in zip(names(len(cells)), cells, strict=True)}
-    results = run(tmp_path_factory.mktemp("f"), tables, ["a"], min_frequency=least, **VARIANTS[name])
+    tables = {site: CategorySource({"a": part}) for site, part in zip(names(len(cells)), cells, strict=True)}
+    results = run(tmp_path_factory.mktemp("f"), tables, ["a"], min_frequency=least, **METHODS[name])
     assert_equals_pooled(results, tables, ["a"])
     pooled = Counter(cell for part in cells for cell in part)
     infrequent = {text for text, count in pooled.items() if count < least}
-    assert results[HUB].infrequent == (len(infrequent),)
+    assert results[COORDINATOR].infrequent == (len(infrequent),)
     for site, found in held(results, 0).items():
         rare = set(results[site].dictionaries[0].infrequent)
         assert len(rare) == len(infrequent)
@@ -262,7 +264,7 @@ def test_one_hot_rows_are_the_pooled_encoders_up_to_the_order_of_columns(tmp_pat
         site: generator.choice(list("abcdefgh"), (30, 2), p=[0.4, 0.3, 0.1, 0.1, 0.04, 0.03, 0.02, 0.01])
         for site in names(4)
     }
-    tables = {site: CategoryTable({"a": part[:, 0], "b": part[:, 1]}) for site, part in rows.items()}
+    tables = {site: CategorySource({"a": part[:, 0], "b": part[:, 1]}) for site, part in rows.items()}
     results = run(tmp_path, tables, ["a", "b"], min_frequency=8)
     pooled = OneHotEncoder(min_frequency=8, sparse_output=False).fit(np.vstack(list(rows.values())))
     ours = np.vstack([results[site].estimator().transform(part) for site, part in rows.items()])
@@ -276,10 +278,10 @@ def test_one_hot_rows_are_the_pooled_encoders_up_to_the_order_of_columns(tmp_pat
 def extended(directory: Path, before: Cells, after: Cells, name: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """A job on the first tables, then one on the second that extends it."""
     columns = list(next(iter(before.values())))
-    old = run(directory / "old", tables_of(before), columns, **VARIANTS[name])
+    old = run(directory / "old", tables_of(before), columns, **METHODS[name])
     memories = {site: {"first": old[site]} for site in before}
-    tables = {site: CategoryTable(cells, memories.get(site, {})) for site, cells in after.items()}
-    return old, run(directory / "new", tables, columns, extends="first", **VARIANTS[name])
+    tables = {site: CategorySource(cells, memories.get(site, {})) for site, cells in after.items()}
+    return old, run(directory / "new", tables, columns, extends="first", **METHODS[name])
 
 
 BEFORE = {
@@ -299,13 +301,13 @@ def test_a_late_joiner_gets_the_old_identifiers(tmp_path: Path, name: str, place
     old, found = extended(tmp_path, BEFORE, after, name)
     assert_equals_pooled(found, tables_of(after), ["a", "b"])
     for index, (size, grown) in enumerate([(5, 7), (2, 4)]):
-        assert old[HUB].sizes[index] == size
-        assert found[HUB].sizes[index] == grown
+        assert old[COORDINATOR].sizes[index] == size
+        assert found[COORDINATOR].sizes[index] == grown
         numbers = {text: number for site in held(old, index).values() for text, number in site.items()}
         for texts in held(found, index).values():
             for text, number in texts.items():
                 assert number == numbers[text] if text in numbers else size <= number < grown
-    assert found[HUB].layout != old[HUB].layout
+    assert found[COORDINATOR].digest != old[COORDINATOR].digest
 
 
 @settings(max_examples=8)
@@ -325,18 +327,18 @@ def test_old_identifiers_stay_whatever_is_added(
     numbers = {text: number for site in held(old, 0).values() for text, number in site.items()}
     for texts in held(found, 0).values():
         assert all(number == numbers.get(text, number) for text, number in texts.items())
-        assert all(number >= old[HUB].sizes[0] for text, number in texts.items() if text not in numbers)
+        assert all(number >= old[COORDINATOR].sizes[0] for text, number in texts.items() if text not in numbers)
 
 
 def test_a_job_can_be_extended_again_and_again(tmp_path: Path) -> None:
     """The third job keeps the identifiers of the first, though the joiner of the second knows only that one."""
     tables = tables_of(BEFORE)
     first = run(tmp_path / "1", tables, ["a", "b"])
-    again = {site: CategoryTable(table.cells, {"one": first[site]}) for site, table in tables.items()}
-    again["s3"] = CategoryTable({"a": ["n"], "b": ["p"]})
+    again = {site: CategorySource(table.cells, {"one": first[site]}) for site, table in tables.items()}
+    again["s3"] = CategorySource({"a": ["n"], "b": ["p"]})
     second = run(tmp_path / "2", again, ["a", "b"], extends="one")
-    third = {site: CategoryTable(table.cells, {"two": second[site]}) for site, table in again.items()}
-    third["s4"] = CategoryTable({"a": ["n", "x", "o"], "b": ["q"]})
+    third = {site: CategorySource(table.cells, {"two": second[site]}) for site, table in again.items()}
+    third["s4"] = CategorySource({"a": ["n", "x", "o"], "b": ["q"]})
     found = run(tmp_path / "3", third, ["a", "b"], extends="two")
     assert_equals_pooled(found, third, ["a", "b"])
     assert held(found, 0)["s0"] == held(first, 0)["s0"]
@@ -349,17 +351,17 @@ def test_an_old_identifier_is_not_given_out_again(tmp_path: Path) -> None:
     after = {**BEFORE, "s1": {"a": ["y"], "b": ["p", "q"]}, "s3": {"a": ["new", "z"], "b": []}}
     old, found = extended(tmp_path, BEFORE, after, "oprf")
     gone = held(old, 0)["s1"]["z"]
-    assert found[HUB].sizes[0] == old[HUB].sizes[0] + 1
+    assert found[COORDINATOR].sizes[0] == old[COORDINATOR].sizes[0] + 1
     assert held(found, 0)["s1"]["z"] == held(found, 0)["s3"]["z"] == gone
-    assert held(found, 0)["s3"]["new"] == old[HUB].sizes[0]
+    assert held(found, 0)["s3"]["new"] == old[COORDINATOR].sizes[0]
 
 
 def test_different_memories_are_a_disagreement(tmp_path: Path) -> None:
     """Two runs of the same job have different layouts: sites that remember one each cannot go on together."""
     tables = tables_of(BEFORE)
     one, two = (run(tmp_path / str(i), tables, ["a", "b"]) for i in range(2))
-    mixed = {site: CategoryTable(table.cells, {"first": one[site]}) for site, table in tables.items()}
-    mixed["s2"] = CategoryTable(tables["s2"].cells, {"first": two["s2"]})
+    mixed = {site: CategorySource(table.cells, {"first": one[site]}) for site, table in tables.items()}
+    mixed["s2"] = CategorySource(tables["s2"].cells, {"first": two["s2"]})
     error = failure(Federation(tmp_path / "f", list(mixed)), job(list(mixed), ["a", "b"], extends="first"), mixed)
     assert isinstance(error, Disagreement)
     assert "remember different layouts of job first" in str(error)
@@ -409,21 +411,21 @@ def test_pooled_target_means_are_formula_7(
 ) -> None:
     """On the pooled rows, whatever is missing, with either reading of the formula."""
     tables = {
-        site: CategoryTable({"a": [row[0] for row in part], "y": [row[1] for row in part]})
+        site: CategorySource({"a": [row[0] for row in part], "y": [row[1] for row in part]})
         for site, part in zip(names(len(parts)), parts, strict=True)
     }
-    step = {"transform": "target", "target": "y", "smoothing": smoothing, "formula": formula, **VARIANTS[name]}
+    step = {"transform": "target", "target": "y", "smoothing": smoothing, "formula": formula, **METHODS[name]}
     results = run(tmp_path_factory.mktemp("f"), tables, ["a"], **step)
     assert len({canonical_json(fitted.parameters()) for fitted in results.values()}) == 1
-    assert results[HUB].tables == ()
+    assert results[COORDINATOR].fitted[1] is HIDDEN
     expected, mean = formula7([row for part in parts for row in part], smoothing, formula == "printed")
     size = max((abs(row[1]) for part in parts for row in part if row[1] is not None), default=1.0)
     for site, part in zip(tables, parts, strict=True):
-        (table,) = results[site].tables
+        (table,) = means_of(results[site]).tables
         assert set(table) == {row[0] for row in part}
         if formula == "mean":
             assert all(abs(number - expected[text]) <= 1e-12 * size + 1e-30 for text, number in table.items())
-        assert abs(results[site].mean - mean) <= 1e-12 * size + 1e-30
+        assert abs(means_of(results[site]).mean - mean) <= 1e-12 * size + 1e-30
 
 
 @pytest.mark.parametrize("formula", ["mean", "printed"])
@@ -436,21 +438,21 @@ def test_classes_as_target(tmp_path: Path, means: str, formula: str) -> None:
         for site in names(4)
     }
     tables = {
-        site: CategoryTable({"a": [t for t, _ in part], "y": [y for _, y in part]}) for site, part in parts.items()
+        site: CategorySource({"a": [t for t, _ in part], "y": [y for _, y in part]}) for site, part in parts.items()
     }
     results = run(tmp_path, tables, ["a"], transform="target", target="y", means=means, formula=formula)
     pooled = [row for part in parts.values() for row in part]
     for site, part in parts.items():
         expected, mean = formula7(pooled if means == "federated" else part, 10.0, formula == "printed")
-        (table,) = results[site].tables
+        (table,) = means_of(results[site]).tables
         assert table == pytest.approx({text: expected[text] for text, _ in part}, rel=1e-12)
-        assert results[site].mean == pytest.approx(mean, rel=1e-12)
+        assert means_of(results[site]).mean == pytest.approx(mean, rel=1e-12)
     assert len({canonical_json(fitted.parameters()) for fitted in results.values()}) == 1
 
 
 def test_local_target_means_send_nothing(tmp_path: Path) -> None:
     """Beyond admission, there is no message."""
-    tables = {site: CategoryTable({"a": ["x"], "y": [1.0]}) for site in names(3)}
+    tables = {site: CategorySource({"a": ["x"], "y": [1.0]}) for site in names(3)}
     federation = Federation(tmp_path, list(tables))
     anyio.run(federation.run, job(list(tables), ["a"], transform="target", target="y", means="local"), tables)
     assert not any(slot.run.endswith("/0") for slot in federation.mailbox.slots)
@@ -474,7 +476,7 @@ def test_bytes_norm_has_the_exact_mean_and_variance(
 ) -> None:
     """As fractions of integers of ten thousand bytes; a second column of short texts beside it."""
     tables = {
-        site: CategoryTable({"a": part, "b": ["k", "kk"]}) for site, part in zip(names(len(parts)), parts, strict=True)
+        site: CategorySource({"a": part, "b": ["k", "kk"]}) for site, part in zip(names(len(parts)), parts, strict=True)
     }
     results = run(tmp_path_factory.mktemp("f"), tables, ["a", "b"], transform="bytes-norm")
     texts = [text for part in parts for cell in part if (text := canonical(cell)) is not None]
@@ -483,26 +485,25 @@ def test_bytes_norm_has_the_exact_mean_and_variance(
         mean = sum(exact, Fraction(0)) / max(len(exact), 1)
         variance = sum(((x - mean) ** 2 for x in exact), Fraction(0)) / max(len(exact), 1)
         for site in tables:
-            private = results[site].private
-            assert Fraction(*private["means"][index]) == mean
-            assert Fraction(*private["variances"][index]) == variance
-    assert results[HUB].private == {}
+            assert results[site].fitted[index].mean == mean
+            assert results[site].fitted[index].variance == variance
+    assert results[COORDINATOR].fitted is HIDDEN
     assert len({canonical_json(fitted.parameters()) for fitted in results.values()}) == 1
 
 
 def test_mod_norm_adds_the_sites_numbers_of_values(tmp_path: Path) -> None:
     """S is the sum over the sites of their different values, the missing one included; at least 1."""
     cells = {"s0": ["x", "y", "x", None], "s1": ["x"], "s2": []}
-    tables = {site: CategoryTable({"a": part, "b": []}) for site, part in cells.items()}
+    tables = {site: CategorySource({"a": part, "b": []}) for site, part in cells.items()}
     results = run(tmp_path, tables, ["a", "b"], transform="mod-norm")
-    assert all(fitted.public == {"values": [4, 1]} for fitted in results.values())
+    assert all(result.parameters()["values"] == [4, 1] for result in results.values())
     encoded = results["s1"].estimator().transform([["x", "q"]])
     assert encoded.tolist() == [[text_integer("x") % 8, text_integer("q") % 2]]
 
 
 def test_rolling_hash_needs_no_message(tmp_path: Path) -> None:
     """Every site has the same vector for the same row, and none is sent for it."""
-    tables = {site: CategoryTable({"a": [site], "b": []}) for site in names(3)}
+    tables = {site: CategorySource({"a": [site], "b": []}) for site in names(3)}
     federation = Federation(tmp_path, list(tables))
     pipeline = job(list(tables), ["a", "b"], transform="rolling-hash", buckets=100)
     results = anyio.run(federation.run, pipeline, tables)
@@ -515,14 +516,14 @@ def test_rolling_hash_needs_no_message(tmp_path: Path) -> None:
 
 def model(path: Path, content: bytes) -> ModelFile:
     path.write_bytes(content)
-    return ModelFile(path, 2, hashlib.sha256(content).hexdigest())
+    return ModelFile(hashlib.sha256(content).hexdigest(), path, 2)
 
 
 def test_fasttext_has_the_same_vectors_at_all_sites(tmp_path: Path) -> None:
     """From each site's own copy of one model."""
     content = model_bytes(["</s>", "flu", "cold"])
     models = {site: model(tmp_path / f"{site}.bin", content) for site in names(3)}
-    tables = {site: CategoryTable({"a": ["flu"]}, models={"words": models[site]}) for site in names(3)}
+    tables = {site: CategorySource({"a": ["flu"]}, models={"words": models[site]}) for site in names(3)}
     results = run(tmp_path, tables, ["a"], transform="fasttext", model="words")
     assert len({canonical_json(fitted.parameters()) for fitted in results.values()}) == 1
     rows = [results[site].estimator().transform([["flu"], ["unknown"], [None]]) for site in tables]
@@ -535,7 +536,7 @@ def test_different_models_are_a_disagreement(tmp_path: Path) -> None:
     content = model_bytes(["</s>", "flu", "cold"])
     models = {site: model(tmp_path / f"{site}.bin", content) for site in names(3)}
     models["s2"] = model(tmp_path / "other.bin", model_bytes(["</s>", "flu", "gold"]))
-    tables = {site: CategoryTable({"a": ["flu"]}, models={"words": models[site]}) for site in names(3)}
+    tables = {site: CategorySource({"a": ["flu"]}, models={"words": models[site]}) for site in names(3)}
     federation = Federation(tmp_path, list(tables))
     error = failure(federation, job(list(tables), ["a"], transform="fasttext", model="words"), tables)
     assert isinstance(error, Disagreement)

@@ -1,7 +1,5 @@
 """A crash after every single operation of every role, then a restart over the same mailbox and journal."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import warnings
@@ -14,15 +12,18 @@ import numpy as np
 import pytest
 from sklearn.preprocessing import MinMaxScaler, PowerTransformer, RobustScaler, StandardScaler
 
-from commonscale.channel import Event
+from commonscale.channel.channel import Event
+from commonscale.channel.slot import COORDINATOR, Slot
 from commonscale.concurrency import first_error
 from commonscale.pipeline import Pipeline
 from commonscale.results import canonical_json
-from commonscale.slot import HUB, Slot
-from commonscale.transforms.results import Fitted
-from tests.federation import Federation, NumpyTable
+from tests.federation import Federation, NumpySource, Result
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.crash
+
+# `make test` takes a few crashes; `make test-crash` takes the strides as they stand.
+QUICK = int(os.environ.get("COMMONSCALE_CRASH_STRIDE", "1")) > 2
 
 SITES = ("east", "north", "west")
 COLUMNS = ["a", "b"]
@@ -53,13 +54,13 @@ CKKS = {"ckks": {"profile": "test"}}
 # Every operation is a crash point; under encryption there are hundreds, so every n-th is taken.
 STEPS: dict[str, tuple[int, dict[str, Any]]] = {
     "zscore-masks": (1, {"transform": "zscore"}),
-    "zscore-shares": (1, {"transform": "zscore", "sums": "shares"}),
-    "zscore-ckks": (9, {"transform": "zscore", "sums": "ckks", "max_rows": 4096, **CKKS}),
-    "minmax-search": (3, {"transform": "minmax", "variant": "search"}),
-    "minmax-tree": (13, {"transform": "minmax", "variant": "tree", **CKKS}),
+    "zscore-shares": (1, {"transform": "zscore", "method": "shares"}),
+    "zscore-ckks": (9, {"transform": "zscore", "method": "ckks", "max_rows": 4096, **CKKS}),
+    "minmax-search": (3, {"transform": "minmax", "method": "search"}),
+    "minmax-tree": (13, {"transform": "minmax", "method": "tree", **CKKS}),
     "robust-masks": (5, {"transform": "robust"}),
-    "robust-shares": (9, {"transform": "robust", "sums": "shares"}),
-    "robust-ckks": (17, {"transform": "robust", "sums": "ckks", **CKKS}),
+    "robust-shares": (9, {"transform": "robust", "method": "shares"}),
+    "robust-ckks": (17, {"transform": "robust", "method": "ckks", **CKKS}),
     "yeo-johnson": (9, {"transform": "yeo-johnson"}),
 }
 
@@ -69,19 +70,19 @@ def pipeline(step: dict[str, Any]) -> Pipeline:
 
 
 TABLES = {
-    site: NumpyTable(COLUMNS, np.random.default_rng(index).normal(5, 2, (9, 2))) for index, site in enumerate(SITES)
+    site: NumpySource(COLUMNS, np.random.default_rng(index).normal(5, 2, (9, 2))) for index, site in enumerate(SITES)
 }
 
 
-async def run_role(federation: Federation, role: str, job: Pipeline, observer: CrashingObserver) -> Fitted:
-    if role == HUB:
-        return await federation.hub(job, observer=observer)
+async def run_role(federation: Federation, role: str, job: Pipeline, observer: CrashingObserver) -> Result:
+    if role == COORDINATOR:
+        return await federation.coordinator(job, observer=observer)
     return await federation.site(role, job, TABLES[role], observer=observer)
 
 
-async def run_all(federation: Federation, job: Pipeline, victim: str, after: int) -> tuple[dict[str, Fitted], int]:
+async def run_all(federation: Federation, job: Pipeline, victim: str, after: int) -> tuple[dict[str, Result], int]:
     """All roles; the victim crashes once and is started again."""
-    results: dict[str, Fitted] = {}
+    results: dict[str, Result] = {}
     observer = CrashingObserver(after)
 
     async def role(name: str) -> None:
@@ -95,23 +96,22 @@ async def run_all(federation: Federation, job: Pipeline, victim: str, after: int
                 raise
             results[name] = await run_role(federation, name, job, CrashingObserver())
 
-    with anyio.fail_after(30):
+    with anyio.fail_after(PATIENCE_S):
         async with anyio.create_task_group() as tasks:
-            for name in (HUB, *SITES):
+            for name in (COORDINATOR, *SITES):
                 tasks.start_soon(role, name)
     return results, observer.seen
 
 
 @pytest.mark.parametrize("name", STEPS)
-@pytest.mark.parametrize("victim", [HUB, "north"])
+@pytest.mark.parametrize("victim", [COORDINATOR, "north"])
 def test_every_crash_ends_with_the_right_numbers_and_no_share_made_twice(
     tmp_path: Path, victim: str, name: str
 ) -> None:
     """One crash point after the other, until the role has no more operations."""
     stride, step = STEPS[name]
-    if os.environ.get("COMMONSCALE_CRASH_STRIDE", "1") != "1":
-        # The quick run; test-crash takes the strides as they stand.
-        stride = 4 * stride - 1
+    if QUICK:
+        stride = 6 * stride - 1
     job = pipeline(step)
     pooled = np.vstack([TABLES[site].rows for site in SITES])
     estimators = {"zscore": StandardScaler, "minmax": MinMaxScaler, "robust": RobustScaler}
@@ -123,7 +123,7 @@ def test_every_crash_ends_with_the_right_numbers_and_no_share_made_twice(
         results, seen = anyio.run(run_all, federation, job, victim, after)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            got = results[HUB].estimator().transform(pooled)
+            got = results[COORDINATOR].estimator().transform(pooled)
         np.testing.assert_allclose(got, expected, atol=1e-4 if "ckks" in step or "yeo" in name else 1e-12)
         assert len({canonical_json(fitted.parameters()) for fitted in results.values()}) == 1
         made = {slot: n for member in federation.members.values() for slot, n in member.journal.made.items()}

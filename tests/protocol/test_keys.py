@@ -1,7 +1,5 @@
 """Key sets: agreed upon before use, used again by later jobs of the same sites, lost ones noticed."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -9,22 +7,22 @@ import anyio
 import numpy as np
 import pytest
 
+from commonscale.channel.mailbox import MemoryMailbox
+from commonscale.channel.slot import COORDINATOR, Slot
 from commonscale.concurrency import first_error
 from commonscale.errors import Disagreement
-from commonscale.mailbox import MemoryMailbox
 from commonscale.pipeline import Pipeline
-from commonscale.slot import HUB, Slot
-from commonscale.v1.protocols_pb2 import JointKey
-from tests.federation import Federation, MemoryJournal, NumpyTable
+from commonscale.v1.protocols_pb2 import JointKey, KeySet
+from tests.federation import Federation, MemoryJournal, NumpySource
 
 SITES = ("east", "north", "west")
 TABLES = {
-    site: NumpyTable(["x"], np.random.default_rng(index).normal(3, 2, (12, 1))) for index, site in enumerate(SITES)
+    site: NumpySource(["x"], np.random.default_rng(index).normal(3, 2, (12, 1))) for index, site in enumerate(SITES)
 }
 
 
-def job(keys: str = "reuse", variant: str = "tree") -> Pipeline:
-    step = {"transform": "minmax", "variant": variant, "columns": ["x"], "ckks": {"profile": "test", "keys": keys}}
+def job(keys: str = "reuse", method: str = "tree") -> Pipeline:
+    step = {"transform": "minmax", "method": method, "columns": ["x"], "ckks": {"profile": "test", "keys": keys}}
     return Pipeline.model_validate({"sites": list(SITES), "steps": [step]})
 
 
@@ -48,7 +46,7 @@ def test_a_later_job_of_the_same_sites_uses_the_keys_again(tmp_path: Path) -> No
     federation = Federation(tmp_path, SITES)
     pooled = np.vstack([table.rows for table in TABLES.values()])
     for expected in (True, False, False):
-        result = run(federation, job())[HUB].parameters()
+        result = run(federation, job())[COORDINATOR].parameters()
         assert made_keys(federation) is expected
         np.testing.assert_allclose(result["max"], pooled.max(axis=0), rtol=1e-5)
 
@@ -62,7 +60,7 @@ def test_without_leave_keys_live_for_one_step(tmp_path: Path) -> None:
     assert not any(shelf.sets for shelf in federation.shelves.values())
 
 
-@pytest.mark.parametrize("loser", [HUB, "north"])
+@pytest.mark.parametrize("loser", [COORDINATOR, "north"])
 def test_where_one_has_lost_the_set_all_make_a_new_one(tmp_path: Path, loser: str) -> None:
     """The coordinator without its half, or a site without its share: both lead to a fresh set."""
     federation = Federation(tmp_path, SITES)
@@ -72,11 +70,26 @@ def test_where_one_has_lost_the_set_all_make_a_new_one(tmp_path: Path, loser: st
     assert made_keys(federation)
 
 
-def test_other_needs_get_another_set(tmp_path: Path) -> None:
-    """Rotation keys differ between variants, so their sets are not mixed up."""
+@pytest.mark.parametrize("holder", [COORDINATOR, "north"])
+def test_sets_of_an_earlier_version_are_not_used_again(tmp_path: Path, holder: str) -> None:
+    """At the coordinator or at a site: it is deleted, and all make a new one."""
     federation = Federation(tmp_path, SITES)
     run(federation, job())
-    run(federation, job(variant="all-pairs"))
+    shelf = federation.shelves[holder]
+    (name,) = shelf.names()
+    old = KeySet.FromString(shelf.sets[name])
+    old.ClearField("format")
+    shelf.put(name, old.SerializeToString())
+    run(federation, job())
+    assert made_keys(federation)
+    assert old.SerializeToString() not in shelf.sets.values()
+
+
+def test_other_needs_get_another_set(tmp_path: Path) -> None:
+    """Rotation keys differ between methods, so their sets are not mixed up."""
+    federation = Federation(tmp_path, SITES)
+    run(federation, job())
+    run(federation, job(method="all-pairs"))
     assert made_keys(federation)
     assert len(federation.shelves["north"].sets) == 2
 
@@ -114,7 +127,7 @@ def test_a_swapped_joint_key_is_caught_before_anyone_encrypts(tmp_path: Path) ->
 
     async def work() -> None:
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(federation.hub, job("fresh"))
+            tasks.start_soon(federation.coordinator, job("fresh"))
             for name in SITES:
                 mailbox = Liar() if name == "north" else None
                 tasks.start_soon(federation.site, name, job("fresh"), TABLES[name], mailbox)

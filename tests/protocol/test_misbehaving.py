@@ -1,6 +1,4 @@
-"""Coordinators and sites that do not keep to the protocol: caught before anything is computed from it."""
-
-from __future__ import annotations
+"""Coordinators and sites that do not keep to admission and agreement: caught before anything is released."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -9,7 +7,9 @@ import anyio
 import numpy as np
 import pytest
 
-from commonscale.concurrency import first_error
+from commonscale.channel.mailbox import MemoryMailbox
+from commonscale.channel.seal import JobKeys
+from commonscale.channel.slot import COORDINATOR, Slot
 from commonscale.errors import (
     BadMessage,
     CommonscaleError,
@@ -21,79 +21,31 @@ from commonscale.errors import (
     WrongType,
 )
 from commonscale.identity import Role
-from commonscale.mailbox import MemoryMailbox
 from commonscale.pipeline import Pipeline
 from commonscale.protocols import admission
-from commonscale.seal import JobKeys
-from commonscale.slot import HUB, Slot
 from commonscale.v1 import protocols_pb2 as wire
-from crypto import ring
-from tests.federation import Federation, NumpyTable
+from tests.federation import Federation, NumpySource
+from tests.misbehaving.roles import CoordinatorThatShows, Rewrite, failed_run
 
 SITES = ("east", "north", "west")
 COLUMNS = ["a"]
-Change = Callable[[Slot, bytes], bytes]
+TABLES = {site: NumpySource(COLUMNS, np.arange(5.0)) for site in SITES}
 
 
-def pipeline(sums: str = "masks") -> Pipeline:
-    return Pipeline.model_validate({"sites": list(SITES), "steps": [{"columns": COLUMNS, "sums": sums}]})
-
-
-class LyingMailbox:
-    """What one victim is shown by a dishonest coordinator."""
-
-    def __init__(self, honest: MemoryMailbox, change: Change) -> None:
-        self._honest = honest
-        self._change = change
-
-    async def put(self, slot: Slot, payload: bytes) -> None:
-        await self._honest.put(slot, payload)
-
-    async def get(self, slot: Slot) -> bytes:
-        return self._change(slot, await self._honest.get(slot))
+def pipeline(method: str = "masks") -> Pipeline:
+    return Pipeline.model_validate({"sites": list(SITES), "steps": [{"columns": COLUMNS, "method": method}]})
 
 
 def run_with_lie(
-    federation: Federation, change: Change, victim: str = "north", sums: str = "masks"
+    federation: Federation, rewrite: Rewrite, victim: str = "north", method: str = "masks"
 ) -> CommonscaleError:
     """The error that the first site to notice raises."""
-    tables = {site: NumpyTable(COLUMNS, np.arange(5.0)) for site in SITES}
-    mailbox = LyingMailbox(federation.mailbox, change)
-
-    async def work() -> None:
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(federation.hub, pipeline(sums))
-            for site in SITES:
-                tasks.start_soon(
-                    federation.site, site, pipeline(sums), tables[site], mailbox if site == victim else None
-                )
-
-    with pytest.raises(BaseException) as caught:
-        anyio.run(work)
-    error = first_error(caught.value)
-    assert isinstance(error, CommonscaleError), error
-    return error
+    return failed_run(federation, CoordinatorThatShows(victim, rewrite), pipeline(method), TABLES)[0]
 
 
 @pytest.fixture
 def federation(tmp_path: Path) -> Federation:
     return Federation(tmp_path, SITES)
-
-
-def test_a_swapped_mean_is_caught_before_it_is_used(federation: Federation) -> None:
-    """A site shown another total than the others sends no squared deviations from it."""
-
-    def other_total(slot: Slot, payload: bytes) -> bytes:
-        if slot.kind != "mean.Total":
-            return payload
-        total = ring.from_bytes(wire.Total.FromString(payload).vector.elements)
-        shifted = ring.add(total, ring.encode([0.0, 1e9], addends=1))
-        return wire.Total(vector=wire.Vector(elements=ring.to_bytes(shifted))).SerializeToString()
-
-    error = run_with_lie(federation, other_total)
-    assert isinstance(error, Disagreement)
-    assert "was shown another value" in str(error)
-    assert not any(slot.kind == "variance.MaskedVector" for slot in federation.mailbox.slots)
 
 
 def test_a_swapped_roster_key_is_caught(federation: Federation) -> None:
@@ -181,7 +133,7 @@ def test_an_altered_share_is_caught(federation: Federation) -> None:
         signed.body = signed.body[:-1] + bytes([signed.body[-1] ^ 1])
         return signed.SerializeToString()
 
-    error = run_with_lie(federation, flip, sums="shares")
+    error = run_with_lie(federation, flip, method="shares")
     assert isinstance(error, Disagreement)
     assert "The signature of east on mean.Share" in str(error)
 
@@ -194,12 +146,14 @@ def test_a_share_replayed_from_another_slot_is_caught(federation: Federation) ->
             return payload
         return federation.mailbox.slots[Slot(slot.run, "mean.Share", slot.sender, slot.receiver)]
 
-    error = run_with_lie(federation, replay, sums="shares")
+    error = run_with_lie(federation, replay, method="shares")
     assert isinstance(error, Disagreement)
     assert "on variance.Share" in str(error)
 
 
-@pytest.mark.parametrize("kind", ["Roster", "roster.Confirmations", "mean.Total", "mean.Confirmations"])
+@pytest.mark.parametrize(
+    "kind", ["Roster", "roster.Confirmations", "mean.Total", "variance.Total", "finish.Confirmations"]
+)
 @pytest.mark.parametrize(
     "damage", [lambda b: b[: len(b) // 2], lambda b: b"\xff" * 40, lambda b: b""], ids=["cut", "noise", "empty"]
 )
@@ -215,7 +169,7 @@ def test_confirmations_cannot_be_forged(federation: Federation) -> None:
     """A coordinator cannot answer for a site."""
 
     def forge(slot: Slot, payload: bytes) -> bytes:
-        if slot.kind != "mean.Confirmations":
+        if slot.kind != "finish.Confirmations":
             return payload
         confirmations = wire.Confirmations.FromString(payload)
         confirmations.confirmations[0].signature = confirmations.confirmations[1].signature
@@ -228,8 +182,8 @@ def test_confirmations_cannot_be_forged(federation: Federation) -> None:
 
 def test_a_vector_of_the_wrong_length_names_its_sender(federation: Federation) -> None:
     """The coordinator's role refuses it."""
-    federation.mailbox.slots[Slot("job-1/0", "mean.MaskedVector", "east", HUB)] = wire.MaskedVector(
-        vector=wire.Vector(elements=bytes(32))
+    federation.mailbox.slots[Slot("job-1/0", "mean.MaskedVector", "east", COORDINATOR)] = wire.MaskedVector(
+        elements=bytes(32)
     ).SerializeToString()
     error = run_with_lie(federation, lambda _, payload: payload)
     assert isinstance(error, (BadMessage, Equivocation))
@@ -241,7 +195,7 @@ def test_two_payloads_for_one_slot_are_an_equivocation() -> None:
 
     async def work() -> None:
         mailbox = MemoryMailbox()
-        slot = Slot("job-1", "Signed", "east", HUB)
+        slot = Slot("job-1", "Signed", "east", COORDINATOR)
         await mailbox.put(slot, b"one")
         await mailbox.put(slot, b"one")
         with pytest.raises(Equivocation, match="east"):

@@ -1,6 +1,4 @@
-"""Every transform and variant against scikit-learn on the pooled table, all roles in memory."""
-
-from __future__ import annotations
+"""Every transform and method against scikit-learn on the pooled table, all roles in memory."""
 
 import warnings
 from pathlib import Path
@@ -9,12 +7,15 @@ from typing import Any
 import anyio
 import numpy as np
 import pytest
+from exceptiongroup import ExceptionGroup
 from sklearn.preprocessing import MaxAbsScaler, MinMaxScaler, PowerTransformer, RobustScaler, StandardScaler
 
+from commonscale.channel.slot import COORDINATOR
+from commonscale.concurrency import first_error
+from commonscale.errors import ProtocolError
 from commonscale.pipeline import Pipeline
-from commonscale.slot import HUB
-from commonscale.transforms.results import Fitted
-from tests.federation import Federation, NumpyTable
+from commonscale.statistics import power
+from tests.federation import Federation, NumpySource, Result
 
 SITES = ("east", "north", "west")
 CKKS = {"ckks": {"profile": "test"}}
@@ -24,15 +25,15 @@ def columns_of(rows: np.ndarray) -> list[str]:
     return [f"c{index}" for index in range(rows.shape[1])]
 
 
-def run(directory: Path, tables: dict[str, np.ndarray], **step: Any) -> dict[str, Fitted]:
+def run(directory: Path, tables: dict[str, np.ndarray], **step: Any) -> dict[str, Result]:
     columns = columns_of(next(iter(tables.values())))
     job = Pipeline.model_validate({"sites": list(tables), "steps": [{"columns": columns, **step}]})
     # What a site accepts is what came over the wire.
     assert Pipeline.from_bytes(job.to_bytes()) == job
     federation = Federation(directory, list(tables))
-    data = {site: NumpyTable(columns, rows) for site, rows in tables.items()}
-    results: dict[str, Fitted] = anyio.run(federation.run, job, data)
-    first = results[HUB].parameters()
+    data = {site: NumpySource(columns, rows) for site, rows in tables.items()}
+    results: dict[str, Result] = anyio.run(federation.run, job, data)
+    first = results[COORDINATOR].parameters()
     assert all(result.parameters() == first for result in results.values()), "all roles end with the same"
     return results
 
@@ -55,22 +56,22 @@ def pooled(tables: dict[str, np.ndarray]) -> np.ndarray:
     return np.vstack(list(tables.values()))
 
 
-@pytest.mark.parametrize("variant", ["auto", "search"])
-def test_min_max_by_search_is_exact(tmp_path: Path, variant: str) -> None:
+@pytest.mark.parametrize("method", ["auto", "search"])
+def test_min_max_by_search_is_exact(tmp_path: Path, method: str) -> None:
     """To the last bit, estimator and all."""
     tables = mixed()
-    got = run(tmp_path, tables, transform="minmax", variant=variant, feature_range=(-1, 2))[HUB].estimator()
+    got = run(tmp_path, tables, transform="minmax", method=method, feature_range=(-1, 2))[COORDINATOR].estimator()
     expected = MinMaxScaler(feature_range=(-1, 2)).fit(pooled(tables))
     for name in ("data_min_", "data_max_", "data_range_", "scale_", "min_"):
         np.testing.assert_array_equal(getattr(got, name), getattr(expected, name))
 
 
-@pytest.mark.parametrize("variant", ["sequential", "tree", "all-pairs"])
+@pytest.mark.parametrize("method", ["sequential", "tree", "all-pairs"])
 @pytest.mark.parametrize("sites", [3, 5])
-def test_min_max_under_encryption(tmp_path: Path, variant: str, sites: int) -> None:
+def test_min_max_under_encryption(tmp_path: Path, method: str, sites: int) -> None:
     """Within 1e-5 of each column's bound; ties and a constant column included."""
     tables = mixed(sites=tuple(f"s{i}" for i in range(sites)))
-    got = run(tmp_path, tables, transform="minmax", variant=variant, **CKKS)[HUB].estimator()
+    got = run(tmp_path, tables, transform="minmax", method=method, **CKKS)[COORDINATOR].estimator()
     expected = MinMaxScaler().fit(pooled(tables))
     bound = np.nanmax(np.abs(pooled(tables)), axis=0)
     assert (np.abs(got.data_min_ - expected.data_min_) / bound).max() < 1e-5
@@ -81,17 +82,17 @@ def test_min_max_under_encryption(tmp_path: Path, variant: str, sites: int) -> N
 def test_max_abs_by_search_is_exact(tmp_path: Path) -> None:
     """As scikit-learn's."""
     tables = mixed()
-    got = run(tmp_path, tables, transform="maxabs")[HUB].estimator()
+    got = run(tmp_path, tables, transform="maxabs")[COORDINATOR].estimator()
     np.testing.assert_array_equal(got.scale_, MaxAbsScaler().fit(pooled(tables)).scale_)
 
 
 @pytest.mark.parametrize(
-    "options", [{"sums": "masks"}, {"sums": "shares"}, {"sums": "ckks", **CKKS}, {"variant": "private", **CKKS}]
+    "options", [{"method": "masks"}, {"method": "shares"}, {"method": "ckks", **CKKS}, {"method": "private", **CKKS}]
 )
 def test_robust_scaling_is_exact(tmp_path: Path, options: dict[str, Any]) -> None:
     """Median and quartiles to the last bit, for even and odd counts, ties and missing values."""
     tables = mixed()
-    got = run(tmp_path, tables, transform="robust", **options)[HUB].estimator()
+    got = run(tmp_path, tables, transform="robust", **options)[COORDINATOR].estimator()
     expected = RobustScaler().fit(pooled(tables))
     np.testing.assert_array_equal(got.center_, expected.center_)
     np.testing.assert_array_equal(got.scale_, expected.scale_)
@@ -102,8 +103,8 @@ def test_the_papers_binary_search_is_right_within_epsilon(tmp_path: Path) -> Non
     generator = np.random.default_rng(1)
     tables = {site: generator.normal(0, 1, (rows, 2)) for site, rows in zip(SITES, (11, 20, 10), strict=True)}
     found = run(
-        tmp_path, tables, transform="quantiles", variant="binary", epsilon=1e-4, quantiles=[0.25, 0.5, 0.75], **CKKS
-    )[HUB].parameters()["values"]
+        tmp_path, tables, transform="quantiles", method="binary", epsilon=1e-4, quantiles=[0.25, 0.5, 0.75], **CKKS
+    )[COORDINATOR].parameters()["values"]
     expected = np.quantile(pooled(tables), [0.25, 0.5, 0.75], axis=0).T
     np.testing.assert_allclose(found, expected, atol=1e-4)
 
@@ -111,7 +112,7 @@ def test_the_papers_binary_search_is_right_within_epsilon(tmp_path: Path) -> Non
 def test_z_score_under_encryption(tmp_path: Path) -> None:
     """Mean and deviation to 1e-7 of the deviation; no count anywhere."""
     tables = mixed()
-    fitted = run(tmp_path, tables, transform="zscore", sums="ckks", **CKKS)[HUB]
+    fitted = run(tmp_path, tables, transform="zscore", method="ckks", **CKKS)[COORDINATOR]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         expected = StandardScaler().fit(pooled(tables))
@@ -121,8 +122,8 @@ def test_z_score_under_encryption(tmp_path: Path) -> None:
     assert fitted.parameters()["count"] is None
 
 
-@pytest.mark.parametrize("sums", ["masks", "shares"])
-def test_yeo_johnson(tmp_path: Path, sums: str) -> None:
+@pytest.mark.parametrize("method", ["masks", "shares"])
+def test_yeo_johnson(tmp_path: Path, method: str) -> None:
     """Lambda and the standardized result as scikit-learn's, on skewed and on negative columns."""
     generator = np.random.default_rng(5)
     tables = {
@@ -132,10 +133,24 @@ def test_yeo_johnson(tmp_path: Path, sums: str) -> None:
         ])
         for site, rows in zip(SITES, (30, 50, 41), strict=True)
     }  # fmt: skip
-    got = run(tmp_path, tables, transform="yeo-johnson", sums=sums)[HUB].estimator()
+    got = run(tmp_path, tables, transform="yeo-johnson", method=method)[COORDINATOR].estimator()
     expected = PowerTransformer().fit(pooled(tables))
     usual = [0, 1, 2, 4]
     np.testing.assert_allclose(got.lambdas_[usual], expected.lambdas_[usual], rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(
         got.transform(pooled(tables))[:, usual], expected.transform(pooled(tables))[:, usual], atol=1e-4
     )
+
+
+def test_a_power_search_that_does_not_end_says_for_which_columns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After so many rounds; a column without spread needs none."""
+    monkeypatch.setattr(power, "MAX_ROUNDS", 2)
+    generator = np.random.default_rng(8)
+    tables = {site: np.column_stack([np.ones(40), generator.lognormal(size=40)]) for site in SITES}
+    with pytest.raises(ExceptionGroup) as caught:
+        run(tmp_path, tables, transform="yeo-johnson")
+    error = first_error(caught.value)
+    assert isinstance(error, ProtocolError)
+    assert "The likeliest lambda of 'c1' was not found." in str(error)

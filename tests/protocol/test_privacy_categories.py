@@ -3,8 +3,6 @@
 Every attack is run a second time with the secret that it lacks, and succeeds: a leak would have been found.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 from collections import Counter
@@ -17,15 +15,16 @@ import anyio
 import numpy as np
 import pytest
 
-from commonscale.protocols.categories.hidden_sum import CHECKS
-from commonscale.protocols.categories.items import item
-from commonscale.seal import Envelope
-from commonscale.slot import ALL, HUB, Slot
-from commonscale.transforms.text_encoders import text_integer
+from commonscale.categories import text_integer
+from commonscale.channel.seal import Envelope
+from commonscale.channel.slot import ALL, COORDINATOR, Slot
+from commonscale.channel.transcript import Transcript
+from commonscale.protocols.psi.items import item
 from commonscale.v1 import protocols_pb2 as wire
-from crypto import field61, masks, oprf, overthreshold, ring
-from tests.categories import SITES, VARIANTS, job
-from tests.federation import JOB, CategoryTable, Federation
+from crypto import checks, field61, fixed_point, masks, oprf, overthreshold
+from crypto.rings import FIELD61, Z256, Vector, Wide
+from tests.categories import METHODS, SITES, job
+from tests.federation import JOB, CategorySource, Federation
 
 COLUMN = "diagnosis"
 FIRST, LAST = SITES[0], SITES[-1]
@@ -57,16 +56,16 @@ VALUES: dict[str, list[str]] = {
 }
 DICTIONARY = sorted({value for values in VALUES.values() for value in values})
 STEPS: dict[str, dict[str, Any]] = {
-    **VARIANTS,
-    "ring": {"variant": "ring"},
-    "oprf-counts": {"variant": "oprf", "min_frequency": 3},
+    **METHODS,
+    "ring": {"method": "ring"},
+    "oprf-counts": {"method": "oprf", "min_frequency": 3},
     "target": {"transform": "target", "target": "y"},
     "bytes-norm": {"transform": "bytes-norm"},
     "mod-norm": {"transform": "mod-norm"},
     "rolling-hash": {"transform": "rolling-hash"},
 }
 THRESHOLDS = {"otmppsi-2-general": 2, "otmppsi-3": 3, "otmppsi-n": 4}
-IDENTIFIERS = [*VARIANTS, "ring", "oprf-counts", "target"]
+IDENTIFIERS = [*METHODS, "ring", "oprf-counts", "target"]
 
 
 @dataclass
@@ -87,7 +86,7 @@ class Recording:
     def site_view(self, site: str) -> bytes:
         """What a site has received, opened."""
         to_it = (ALL, site)
-        told = [body for slot, body in self.messages.items() if slot.sender == HUB and slot.receiver in to_it]
+        told = [body for slot, body in self.messages.items() if slot.sender == COORDINATOR and slot.receiver in to_it]
         return b"\0".join([*told, *(body for slot, body in self.opened.items() if slot.receiver == site)])
 
     def kept(self, site: str, name: str) -> bytes:
@@ -99,7 +98,7 @@ class Recording:
 
 def record(directory: Path, name: str, values: Mapping[str, Sequence[str]] = VALUES, **more: Any) -> Recording:
     tables = {
-        site: CategoryTable({COLUMN: list(cells), "y": [1.0, 0.0] * (len(cells) // 2) + [1.0] * (len(cells) % 2)})
+        site: CategorySource({COLUMN: list(cells), "y": [1.0, 0.0] * (len(cells) // 2) + [1.0] * (len(cells) % 2)})
         for site, cells in values.items()
     }
     federation, opened, honest = Federation(directory, list(values)), {}, Envelope.open
@@ -201,7 +200,7 @@ def seen_keys(recording: Recording) -> set[bytes]:
     found = set()
     for slot, payload in recording.messages.items():
         if slot.run != JOB:
-            readable = payload if HUB in (slot.sender, slot.receiver) else payload[:200]
+            readable = payload if COORDINATOR in (slot.sender, slot.receiver) else payload[:200]
             found |= {readable[at : at + 32] for at in range(len(readable) - 31)}
     return found
 
@@ -220,7 +219,7 @@ def test_no_bytes_in_the_view_are_the_key(tmp_path: Path, name: str) -> None:
     keys = seen_keys(recording)
     assert len(keys) > 1000
     assert not [key for key in keys if stands_there(key)]
-    assert stands_there(recording.kept(FIRST, "match.OprfKey" if name == "oprf" else "psi.OprfKey"))
+    assert stands_there(recording.kept(FIRST, "match.OprfKey" if name == "oprf" else "psi.hits.OprfKey"))
 
 
 def test_with_the_keyholders_key_the_coordinator_would_find_every_value(recordings: dict[str, Recording]) -> None:
@@ -239,7 +238,7 @@ def test_not_even_the_keys_help_where_tokens_are_sealed(recordings: dict[str, Re
     """With the secrets of all keyholders, nothing in the coordinator's view is a token of any value."""
     recording = recordings[name]
     kept = [k for member in recording.federation.members.values() for k in member.journal.kept.items()]
-    keys = [secret for slot, secret in kept if slot.kind.startswith("psi.OprfKey")]
+    keys = [secret for slot, secret in kept if slot.kind.startswith("psi.") and ".OprfKey" in slot.kind]
     assert len(keys) == {"apsi": 6, "apsi-both": 12}.get(name, 1)
     view = coordinators_view(recording)
     assert not [key for key in keys if windows(tokens(key, DICTIONARY, THRESHOLDS.get(name, 0)), view)]
@@ -248,14 +247,14 @@ def test_not_even_the_keys_help_where_tokens_are_sealed(recordings: dict[str, Re
 def test_the_coordinator_makes_the_last_sites_shares_and_can_name_none(recordings: dict[str, Recording]) -> None:
     """With t = 3 it computes tokens of the last site's values; the real key would name them, its own view does not."""
     recording = recordings["otmppsi-3"]
-    evaluated = recording.messages[Slot(f"{JOB}/0", "psi.EvaluatedItems", FIRST, HUB)]
-    unblinding = recording.messages[Slot(f"{JOB}/0", "psi.Unblinding", LAST, HUB)]
+    evaluated = recording.messages[Slot(f"{JOB}/0", "psi.tokens.EvaluatedItems", FIRST, COORDINATOR)]
+    unblinding = recording.messages[Slot(f"{JOB}/0", "psi.tokens.Unblinding", LAST, COORDINATOR)]
     pieces = [wire.EvaluatedItems.FromString(evaluated).points, wire.Unblinding.FromString(unblinding).scalars]
     both = zip(*([raw[at : at + 32] for at in range(0, len(raw), 32)] for raw in pieces), strict=True)
     seen = {oprf.finalize(scalar, point) for point, scalar in both}
     items = [item(COLUMN, value) for value in DICTIONARY]
     assert seen.isdisjoint(oprf.tokens(bytes(32), items))
-    named = seen & set(oprf.tokens(recording.kept(FIRST, "psi.OprfKey"), items))
+    named = seen & set(oprf.tokens(recording.kept(FIRST, "psi.hits.OprfKey"), items))
     assert len(named) == len(VALUES[LAST])
     assert len(seen) == 16, "dummies up to the bound"
 
@@ -264,11 +263,11 @@ def test_the_coordinator_makes_the_last_sites_shares_and_can_name_none(recording
 def test_what_the_coordinator_may_read_is_of_known_kinds(recordings: dict[str, Recording], name: str) -> None:
     """Bounds, masked sums and layouts; and what makes the last site's shares, with a threshold above two."""
     messages = recordings[name].messages
-    plain = {s.kind for s in messages if s.run != JOB and HUB in (s.sender, s.receiver)}
-    through = {"psi.EvaluatedItems", "psi.Unblinding", "psi.OwnShares"} if name in ("otmppsi-3", "otmppsi-n") else set()
-    assert plain == through | {
-        "bounds.1.MaskedCounts", "bounds.1.Answers", "in-use.MaskedCounts", "in-use.HiddenCounts", "Layout",
-        "Confirmations",
+    plain = {s.kind for s in messages if s.run != JOB and COORDINATOR in (s.sender, s.receiver)}
+    relayed = {f"psi.tokens.{kind}" for kind in ("EvaluatedItems", "Unblinding", "OwnShares")}
+    assert plain == (relayed if name in ("otmppsi-3", "otmppsi-n") else set()) | {
+        "bounds.1.MaskedVector", "bounds.1.Answers", "in-use.MaskedVector", "in-use.HiddenTotal", "layout.Layout",
+        "layout.Confirmations",
     }  # fmt: skip
 
 
@@ -305,8 +304,8 @@ def test_bytes_norm_shows_the_beginning_of_the_longest_text(tmp_path: Path) -> N
     """As it warns: every site reads the pooled sum, and that begins with the letters of a text it does not hold."""
     recording = record(tmp_path, "bytes-norm", {**VALUES, "west": ["Creutzfeldt-Jakob disease, sporadic"]})
     count = sum(map(len, VALUES.values())) - len(VALUES["west"]) + 1
-    numerator, denominator = recording.results["east"].private["means"][0]
-    total = numerator * count // denominator
+    (moments,) = recording.results["east"].fitted
+    total = int(moments.mean * count)
     assert total.to_bytes((total.bit_length() + 7) // 8, "big").startswith(b"Creutzf")
 
 
@@ -326,20 +325,20 @@ def test_a_keyholder_finds_no_tokens_to_try_its_key_on(recordings: dict[str, Rec
 def test_the_last_site_has_tokens_but_no_key_with_threshold_two(recordings: dict[str, Recording]) -> None:
     """It compares what it cannot name: with the first site's key, and only with it, the tokens are values."""
     recording = recordings["otmppsi-2"]
-    sent = recording.sealed_to(LAST, "psi.Tokens")
+    sent = recording.sealed_to(LAST, "psi.hits.Tokens")
     assert set(sent) == set(SITES[:-1])
     view = recording.site_view(LAST)
     foreign = [value for value in DICTIONARY if value not in VALUES[LAST]]
     guessed = {form for value in foreign for form in forms(value)} | points(foreign) | tokens(bytes(32), foreign)
     assert not windows(guessed, view)
-    key = recording.kept(FIRST, "psi.OprfKey")
+    key = recording.kept(FIRST, "psi.hits.OprfKey")
     assert all(oprf.tokens(key, [item(COLUMN, value)])[0][:16] in view for value in foreign)
 
 
 def tables_at_the_last_site(recording: Recording) -> dict[int, np.ndarray]:
     """Of the other sites, by their place in the ring."""
     found = {}
-    for site, body in recording.sealed_to(LAST, "psi.ShareTables").items():
+    for site, body in recording.sealed_to(LAST, "psi.hits.ShareTables").items():
         raw = wire.ShareTables.FromString(body).shares
         found[SITES.index(site)] = overthreshold.from_bytes(raw, len(raw) // overthreshold.SHARE_BYTES)
     return found
@@ -363,7 +362,7 @@ def test_the_last_site_cannot_find_its_own_values_below_the_threshold(recordings
     With the token, which it never gets, it would: in the cells where they must be.
     """
     recording = recordings["otmppsi-3"]
-    (payload,) = recording.of_step("psi.OwnShares").values()
+    (payload,) = recording.of_step("psi.tokens.OwnShares").values()
     own = wire.OwnShares.FromString(payload)
     places = [own.places[at : at + 32] for at in range(0, len(own.places), 32)]
     shares = overthreshold.from_bytes(own.shares, len(own.shares) // 16).reshape(16, overthreshold.TABLES, 2)
@@ -374,7 +373,7 @@ def test_the_last_site_cannot_find_its_own_values_below_the_threshold(recordings
     guesses += [overthreshold.gen_shares(places, x_first, t) for t in (2, 3)]
     assert not [cell for guess in guesses for cell in cells(guess) if cell in there]
 
-    key = recording.kept(FIRST, "psi.OprfKey")
+    key = recording.kept(FIRST, "psi.hits.OprfKey")
     (token,) = oprf.tokens(key, [item(COLUMN, "kuru (east & west)")])
     assert overthreshold.place_key(token) in places, "it knows where the shares would be"
     mine = overthreshold.occupants([overthreshold.place_key(token)], overthreshold.Shape(3, 16)).ravel()
@@ -387,7 +386,7 @@ def test_the_last_site_cannot_find_its_own_values_below_the_threshold(recordings
 def test_only_values_of_three_sites_are_hits(recordings: dict[str, Recording]) -> None:
     """All that the last site's tables give by trying every three sites on every cell is who holds the three values."""
     tables = tables_at_the_last_site(recordings["otmppsi-3"])
-    own = recordings["otmppsi-3"].kept(LAST, "psi.OwnTables")
+    own = recordings["otmppsi-3"].kept(LAST, "psi.hits.OwnTables")
     tables[3] = overthreshold.from_bytes(own, len(own) // 16)
     hits = overthreshold.reconstruct(tables, 3)
     assert all(len(hit.members) >= 3 for hit in hits)
@@ -406,9 +405,9 @@ def sizes(recording: Recording) -> dict[tuple[str, str, str], int]:
     for slot, payload in recording.messages.items():
         if slot.run == JOB or slot.kind.endswith(("Confirmation", "Confirmations")):
             continue
-        sealed = HUB not in (slot.sender, slot.receiver)
+        sealed = COORDINATOR not in (slot.sender, slot.receiver)
         size = len(wire.Signed.FromString(payload).body) if sealed else len(payload)
-        if slot.kind == "Layout":
+        if slot.kind == "layout.Layout":
             message = wire.Layout.FromString(payload)
             message.ClearField("confirmation")
             size = message.ByteSize()
@@ -423,7 +422,7 @@ def test_sizes_say_nothing_of_how_many_values_there_are(tmp_path: Path, name: st
     many = {site: [f"v{i}" for i in range(at, at + 13 + at)] for at, site in enumerate(SITES)}
     one, other = (sizes(record(tmp_path / str(at), name, v)) for at, v in enumerate((few, many)))
     # What is as long as there are identifiers, which is public.
-    excepted = ("target.MaskedVector", "target.HiddenVector")
+    excepted = ("target.MaskedVector", "target.HiddenTotal")
     assert set(one) == set(other)
     assert {k: v for k, v in one.items() if k[0] not in excepted} == {
         k: v for k, v in other.items() if k[0] not in excepted
@@ -466,43 +465,64 @@ def test_two_runs_of_one_job_have_nothing_in_common(
 def test_positions_of_two_runs_are_unrelated(tmp_path: Path) -> None:
     """What a site is told about its tokens differs, and so does the order of the identifiers."""
     runs = [record(tmp_path / str(at), "oprf") for at in range(3)]
-    told = [r.messages[Slot(f"{JOB}/0", "match.TokenPositions", HUB, "east")] for r in runs]
+    told = [r.messages[Slot(f"{JOB}/0", "match.TokenPositions", COORDINATOR, "east")] for r in runs]
     assert len(set(told)) == 3
     orders = {tuple(r.results["east"].dictionaries[0].identifiers) for r in runs}
     assert len(orders) > 1
-    assert len({r.results[HUB].layout for r in runs}) == 3
+    assert len({r.results[COORDINATOR].digest for r in runs}) == 3
 
 
 # (f): hidden sums
 
 
-def elements(payload: bytes, kind: Any) -> np.ndarray:
-    return np.frombuffer(kind.FromString(payload).counts.elements, "<u8").astype(np.uint64)
+def elements(payload: bytes, kind: Any) -> Vector:
+    raw = kind.FromString(payload).elements
+    return FIELD61.from_bytes(raw, len(raw) // FIELD61.element_bytes)
+
+
+def announced_before(recording: Recording, kind: str) -> bytes:
+    """The transcript before a sum: what was announced in the rounds that come before it, in their order."""
+    transcript = Transcript()
+    for slot, payload in recording.messages.items():
+        if slot.run != JOB and slot.sender == COORDINATOR and slot.receiver == ALL:
+            if slot.kind == kind:
+                break
+            name = slot.kind.rpartition(".")[2]
+            message = getattr(wire, name).FromString(payload)
+            if name in ("Answers", "HiddenTotal", "Total"):
+                transcript.add(message.bits if name == "Answers" else message.elements)
+    return transcript.digest
+
+
+def context_of(recording: Recording, scope: str) -> bytes:
+    """What the masks of a hidden sum are bound to."""
+    slot = Slot(f"{JOB}/0", f"{scope}.MaskedVector", "", COORDINATOR)
+    return slot.context() + announced_before(recording, f"{scope}.HiddenTotal")
 
 
 @pytest.mark.parametrize("name", ["oprf", "oprf-counts", "apsi", "otmppsi-3"])
 def test_the_coordinator_adds_up_what_only_the_sites_can_read(tmp_path: Path, name: str) -> None:
     """The sum that passes it looks uniform; without the group's mask, which it lacks, it says what is in use."""
     recording = record(tmp_path, name, max_categories=64)
-    masked = [elements(payload, wire.MaskedCounts) for payload in recording.of_step("in-use.MaskedCounts").values()]
-    (hidden,) = (elements(payload, wire.HiddenCounts) for payload in recording.of_step("in-use.HiddenCounts").values())
-    np.testing.assert_array_equal(np.sum(masked, axis=0, dtype=np.uint64), hidden)
+    masked = [elements(payload, wire.MaskedVector) for payload in recording.of_step("in-use.MaskedVector").values()]
+    (hidden,) = (elements(payload, wire.HiddenTotal) for payload in recording.of_step("in-use.HiddenTotal").values())
+    np.testing.assert_array_equal(FIELD61.add_all(masked), hidden)
     for vector in (*masked, hidden):
         assert len(vector) >= 4 * 64
         assert vector.min() > 1 << 32, "no small number, no zero"
         assert len(np.unique(vector)) == len(vector)
-        np.testing.assert_allclose((vector / 2.0**64).mean(), 0.5, atol=0.1)
-    context = Slot(f"{JOB}/0", "in-use.MaskedCounts", "", HUB).context()
-    opened = masks.remove64(hidden, recording.kept(FIRST, "OwnGroupKey"), context)
-    opened, checks = opened[:-CHECKS], opened[-CHECKS:]
-    assert len(np.unique(checks)) == CHECKS
-    assert np.count_nonzero(opened) == recording.results[HUB].sizes[0]
+        np.testing.assert_allclose((vector / field61.PRIME).mean(), 0.5, atol=0.1)
+    key, context = recording.kept(FIRST, "OwnGroupKey"), context_of(recording, "in-use")
+    opened = masks.remove(FIELD61, hidden, key, context)
+    opened, check = opened[:-1], opened[-1:]
+    np.testing.assert_array_equal(checks.linear(opened, key, context), check)
+    assert np.count_nonzero(opened) == recording.results[COORDINATOR].sizes[0]
     if name == "oprf-counts":
         truth = Counter(value for values in VALUES.values() for value in values)
         assert sorted(opened[opened != 0].tolist()) == sorted(truth.values())
     else:
         assert opened[opened != 0].min() > 1 << 32, "not even the number of holders"
-    guess = masks.remove64(hidden, bytes(32), context)
+    guess = masks.remove(FIELD61, hidden, bytes(32), context)
     assert np.count_nonzero(guess) == len(guess)
 
 
@@ -517,20 +537,22 @@ def test_the_group_key_is_in_no_message(recordings: dict[str, Recording]) -> Non
 def test_sums_of_texts_and_targets_are_hidden_too(recordings: dict[str, Recording]) -> None:
     """Pooled sums are in the coordinator's view only under the group's mask."""
     recording = recordings["bytes-norm"]
-    (payload,) = recording.of_step("moments.HiddenIntegers").values()
-    hidden = wire.HiddenIntegers.FromString(payload).elements
-    width, context = len(hidden) // 3, Slot(f"{JOB}/0", "moments.MaskedIntegers", "", HUB).context()
-    opened = masks.remove_wide(hidden, width, recording.kept(FIRST, "OwnGroupKey"), context)
+    (payload,) = recording.of_step("moments.HiddenTotal").values()
+    hidden = wire.HiddenTotal.FromString(payload).elements
+    width, key = len(hidden) // 3, recording.kept(FIRST, "OwnGroupKey")
+    wide = Wide(width)
+    unmasked = masks.remove(wide, wide.from_bytes(hidden, 3), key, context_of(recording, "moments"))
+    opened = wide.to_integers(unmasked)
     numbers = [text_integer(value) for values in VALUES.values() for value in values]
     assert opened == [len(numbers), sum(numbers), sum(x * x for x in numbers)]
     assert not any(number.to_bytes(width, "little")[:16] in coordinators_view(recording) for number in opened[1:])
     recording = recordings["target"]
-    (payload,) = recording.of_step("target.HiddenVector").values()
-    vector = ring.from_bytes(wire.HiddenVector.FromString(payload).vector.elements)
-    assert all(abs(float(number)) > 1e20 for number in ring.decode(vector))
-    context = Slot(f"{JOB}/0", "target.MaskedVector", "", HUB).context()
-    mask = masks.expand(recording.kept(FIRST, "OwnGroupKey"), context, len(vector))
-    found = ring.decode(ring.subtract(vector, mask))
+    (payload,) = recording.of_step("target.HiddenTotal").values()
+    raw = wire.HiddenTotal.FromString(payload).elements
+    vector = Z256.from_bytes(raw, len(raw) // Z256.element_bytes)
+    assert all(abs(float(number)) > 1e20 for number in fixed_point.decode(vector))
+    key, context = recording.kept(FIRST, "OwnGroupKey"), context_of(recording, "target")
+    found = fixed_point.decode(masks.remove(Z256, vector, key, context))
     assert sum(found[0::2]) == sum(map(len, VALUES.values()))
 
 
@@ -539,3 +561,6 @@ def test_no_value_is_in_a_repr(recordings: dict[str, Recording]) -> None:
     for recording in recordings.values():
         for fitted in recording.results.values():
             assert not [value for value in DICTIONARY if value in repr(fitted)]
+    for site in SITES:
+        (moments,) = recordings["bytes-norm"].results[site].fitted
+        assert str(moments.mean.numerator) not in repr(moments), "which begins with letters"

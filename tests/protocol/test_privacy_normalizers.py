@@ -4,8 +4,6 @@ A search must reveal no more than its result. That is shown by simulation: all a
 result alone (and for ranks from the pooled counts), so whoever knows the result learns nothing from the answers.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +11,16 @@ import anyio
 import numpy as np
 import pytest
 
+from commonscale.channel.slot import ALL, COORDINATOR, Slot
+from commonscale.ordering import Keys, to_keys
 from commonscale.pipeline import Pipeline
-from commonscale.protocols.extremes import Smallest, own_keys
-from commonscale.protocols.quantiles import Quantiles, Ranks
-from commonscale.slot import ALL, HUB, Slot
-from commonscale.transforms.ordering import to_keys
-from commonscale.v1.protocols_pb2 import Answers, MaskedCounts, Opened, TotalCounts
-from crypto import ring
-from tests.federation import Federation, NumpyTable
+from commonscale.statistics.quantiles import RankSearch
+from commonscale.statistics.search import Smallest
+from commonscale.v1.protocols_pb2 import Answers, MaskedVector, Opened, Total
+from crypto import field61, fixed_point
+from crypto.rings import FIELD61, Z256, Vector
+from tests.federation import Federation, NumpySource
+from tests.needles import present
 
 SITES = ("east", "north", "west")
 COLUMNS = ["a", "b"]
@@ -31,14 +31,14 @@ TABLES = {
 POOLED = np.vstack(list(TABLES.values()))
 CKKS = {"ckks": {"profile": "test"}}
 STEPS: dict[str, dict[str, Any]] = {
-    "search": {"transform": "minmax", "variant": "search"},
-    "tree": {"transform": "minmax", "variant": "tree", **CKKS},
-    "all-pairs": {"transform": "minmax", "variant": "all-pairs", **CKKS},
+    "search": {"transform": "minmax", "method": "search"},
+    "tree": {"transform": "minmax", "method": "tree", **CKKS},
+    "all-pairs": {"transform": "minmax", "method": "all-pairs", **CKKS},
     "counts": {"transform": "robust"},
-    "counts-shares": {"transform": "robust", "sums": "shares"},
-    "counts-ckks": {"transform": "robust", "sums": "ckks", **CKKS},
-    "private": {"transform": "robust", "variant": "private", **CKKS},
-    "zscore": {"transform": "zscore", "sums": "ckks", "max_rows": 4096, **CKKS},
+    "counts-shares": {"transform": "robust", "method": "shares"},
+    "counts-ckks": {"transform": "robust", "method": "ckks", **CKKS},
+    "private": {"transform": "robust", "method": "private", **CKKS},
+    "zscore": {"transform": "zscore", "method": "ckks", "max_rows": 4096, **CKKS},
     "yeo-johnson": {"transform": "yeo-johnson"},
 }
 
@@ -47,8 +47,8 @@ def record(directory: Path, name: str) -> tuple[dict[Slot, bytes], Any]:
     """Every message of a job, and its result."""
     federation = Federation(directory, SITES)
     job = Pipeline.model_validate({"sites": list(SITES), "steps": [{"columns": COLUMNS, **STEPS[name]}]})
-    results = anyio.run(federation.run, job, {site: NumpyTable(COLUMNS, rows) for site, rows in TABLES.items()})
-    return federation.mailbox.slots, results[HUB]
+    results = anyio.run(federation.run, job, {site: NumpySource(COLUMNS, rows) for site, rows in TABLES.items()})
+    return federation.mailbox.slots, results[COORDINATOR]
 
 
 def encodings(value: float) -> list[bytes]:
@@ -56,7 +56,7 @@ def encodings(value: float) -> list[bytes]:
     number = np.float64(value)
     found = [number.tobytes(), number.tobytes()[::-1], to_keys(np.array([value])).tobytes()]
     found += [(~to_keys(np.array([value]))).tobytes(), repr(float(value)).encode()]
-    return [*found, ring.to_bytes(ring.encode([float(value)], addends=1))]
+    return [*found, Z256.to_bytes(fixed_point.encode([float(value)], addends=1))]
 
 
 def local_values(rows: np.ndarray) -> list[float]:
@@ -79,9 +79,8 @@ def test_no_local_value_can_be_read_from_any_message(tmp_path: Path, name: str) 
     """In no encoding, in nothing that passed the coordinator."""
     messages, _ = record(tmp_path, name)
     view = b"\0".join(messages.values())
-    for rows in TABLES.values():
-        for value in local_values(rows):
-            assert not any(needle in view for needle in encodings(value)), value
+    local = [value for rows in TABLES.values() for value in local_values(rows)]
+    assert not present(view, [form for value in local for form in encodings(value)])
 
 
 def test_the_same_search_finds_what_is_revealed(tmp_path: Path) -> None:
@@ -91,31 +90,40 @@ def test_the_same_search_finds_what_is_revealed(tmp_path: Path) -> None:
     messages, fitted = record(tmp_path / "2", "zscore")
     opened = next(v for s, v in messages.items() if s.kind == "mean.Opened")
     assert len(np.frombuffer(Opened.FromString(opened).numbers, "<f8")) == 2 * len(COLUMNS)
-    assert fitted.moments.count is None
+    assert fitted.count is None
+
+
+def elements_of(payload: bytes) -> Vector:
+    """Of a masked vector modulo the prime."""
+    raw = MaskedVector.FromString(payload).elements
+    return FIELD61.from_bytes(raw, len(raw) // FIELD61.element_bytes)
 
 
 def test_no_local_count_is_in_any_message_to_the_coordinator(tmp_path: Path) -> None:
     """Masked counts look like noise: no element is small, and no two sites' elements are related."""
     messages, _ = record(tmp_path, "counts")
-    masked = [MaskedCounts.FromString(v) for s, v in messages.items() if s.kind.endswith("MaskedCounts")]
-    elements = np.concatenate([np.frombuffer(m.counts.elements, "<u8") for m in masked])
+    elements = np.concatenate([
+        elements_of(payload) for slot, payload in messages.items() if slot.kind.endswith("MaskedVector")
+    ])  # fmt: skip
     assert len(elements) > 1000
-    # No count is larger than the table; of a million random elements, one in ten million runs has one as small as this.
+    # No count is larger than the table; of a million random elements, one in a million runs has one as small as this.
     assert elements.min() > 1 << 20 > len(POOLED)
-    np.testing.assert_allclose((elements / 2.0**64).mean(), 0.5, atol=0.02)
+    np.testing.assert_allclose((elements / field61.PRIME).mean(), 0.5, atol=0.02)
 
 
 def test_all_answers_of_a_search_follow_from_the_result(tmp_path: Path) -> None:
     """The simulator knows minimum and maximum only."""
     messages, fitted = record(tmp_path, "search")
-    result = NumpyTable(COLUMNS, np.vstack([fitted.low, fitted.high]))
+    found, _, _ = fitted.fitted
     search, number = Smallest(2 * len(COLUMNS)), 0
+    result: Keys = np.concatenate([to_keys(found.low), ~to_keys(found.high)])
     while search:
         number += 1
-        simulated = search.answers(own_keys(result, COLUMNS))
-        told = Answers.FromString(messages[Slot("job-1/0", f"search.{number}.Answers", HUB, ALL)]).bits
-        assert np.packbits(simulated).tobytes() == told
+        simulated = search.answers(result)
+        announced = Answers.FromString(messages[Slot("job-1/0", f"range.{number}.Answers", COORDINATOR, ALL)]).bits
+        assert np.packbits(simulated).tobytes() == announced
         search.take(simulated)
+    assert f"range.{number + 1}.Answers" not in {slot.kind for slot in messages}
 
 
 def test_what_the_coordinator_adds_up_in_a_search_is_zero_or_uniform(tmp_path: Path) -> None:
@@ -123,44 +131,43 @@ def test_what_the_coordinator_adds_up_in_a_search_is_zero_or_uniform(tmp_path: P
     messages, _ = record(tmp_path, "search")
     totals = []
     for number in range(1, 100):
-        parts = [messages.get(Slot("job-1/0", f"search.{number}.MaskedCounts", site, HUB)) for site in SITES]
+        parts = [messages.get(Slot("job-1/0", f"range.{number}.MaskedVector", site, COORDINATOR)) for site in SITES]
         if parts[0] is None:
             break
-        vectors = [np.frombuffer(MaskedCounts.FromString(part or b"").counts.elements, "<u8") for part in parts]
-        totals.append(np.sum(vectors, axis=0, dtype=np.uint64))
+        totals.append(FIELD61.add_all([elements_of(part or b"") for part in parts]))
     flat = np.concatenate(totals)
     yes = flat[flat != 0]
     assert 0 < len(yes) < len(flat)
     assert yes.min() > 1 << 20
-    np.testing.assert_allclose((yes / 2.0**64).mean(), 0.5, atol=0.05)
+    np.testing.assert_allclose((yes / field61.PRIME).mean(), 0.5, atol=0.05)
 
 
 def test_all_openings_of_private_ranks_follow_from_the_result(tmp_path: Path) -> None:
     """The simulator knows the pooled counts and the neighbours of the quartiles only."""
     messages, _ = record(tmp_path, "private")
-    raw = messages[Slot("job-1/0", "n.TotalCounts", HUB, ALL)]
-    counts = np.frombuffer(TotalCounts.FromString(raw).counts.elements, "<u8").astype(np.uint64)
+    counts = FIELD61.from_bytes(Total.FromString(messages[Slot("job-1/0", "n.Total", COORDINATOR, ALL)]).elements, 2)
     assert counts.tolist() == [len(POOLED)] * 2
-    wanted = Quantiles(counts, [0.25, 0.5, 0.75])
+    search, number = RankSearch(counts, [0.25, 0.5, 0.75], 1 << 10, shared=False), 0
     ordered = np.sort(POOLED, axis=0)
-    answers = to_keys(ordered[wanted.ranks - 1, wanted.columns])
-    ranks, number = Ranks(wanted.columns, wanted.ranks, 1 << 10, shared=False), 0
-    while ranks:
+    answers = to_keys(ordered[search.ranks - 1, search.columns])
+    while search:
         number += 1
-        _, cuts = ranks.cuts()
-        simulated = answers[:, np.newaxis] <= cuts
-        opened = messages[Slot("job-1/0", f"digit-{number}.Opened", HUB, ALL)]
-        told = np.frombuffer(Opened.FromString(opened).numbers, "<f8").reshape(simulated.shape)
-        np.testing.assert_array_equal(told, np.where(simulated, 1.0, -1.0))
-        ranks.take(simulated)
+        simulated = np.stack([
+            answer <= np.array([cut.first + at * cut.step for at in range(cut.count)], dtype=np.uint64)
+            for answer, cut in zip(answers, search.query(tuple(COLUMNS)).cuts, strict=True)
+        ])  # fmt: skip
+        opened = messages[Slot("job-1/0", f"digits.{number}.Opened", COORDINATOR, ALL)]
+        announced = np.frombuffer(Opened.FromString(opened).numbers, "<f8").reshape(simulated.shape)
+        np.testing.assert_array_equal(announced, np.where(simulated, 1.0, -1.0))
+        search.take(simulated)
 
 
 def test_what_a_circuit_opens_is_the_result_alone(tmp_path: Path) -> None:
     """As many numbers as the result has, and a padded slot never holds a partial result."""
-    for name, kind, size in (("tree", "extremes.Opened", 4), ("all-pairs", "extremes.Opened", 4)):
+    for name, kind, size in (("tree", "range.Opened", 4), ("all-pairs", "range.Opened", 4)):
         messages, fitted = record(tmp_path / name, name)
         opened = {s.kind: v for s, v in messages.items() if s.kind.endswith("Opened")}
         assert list(opened) == [kind]
         numbers = np.frombuffer(Opened.FromString(opened[kind]).numbers, "<f8")
         assert len(numbers) == size
-        np.testing.assert_allclose(fitted.high, POOLED.max(axis=0), rtol=1e-5)
+        np.testing.assert_allclose(fitted.fitted[0].high, POOLED.max(axis=0), rtol=1e-5)

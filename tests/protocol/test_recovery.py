@@ -1,7 +1,5 @@
 """A site is lost after key generation: with its share in escrow the others end without it, otherwise the run stops."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -9,18 +7,18 @@ import anyio
 import numpy as np
 import pytest
 
-from commonscale.channel import Event
+from commonscale.channel.channel import Event
+from commonscale.channel.slot import COORDINATOR, Slot
 from commonscale.concurrency import first_error
 from commonscale.errors import SiteLost
 from commonscale.pipeline import Pipeline
-from commonscale.slot import HUB, Slot
-from commonscale.transforms.results import Fitted
-from tests.federation import Federation, NumpyTable
+from tests.federation import Federation, NumpySource, Result
+from tests.patience import PATIENCE_S
 from tests.protocol.test_crash import Crash, CrashingObserver
 
 SITES = ("east", "north", "south", "west")
 TABLES = {
-    site: NumpyTable(["x"], np.random.default_rng(index).normal(3 * index, 2, (12, 1)))
+    site: NumpySource(["x"], np.random.default_rng(index).normal(3 * index, 2, (12, 1)))
     for index, site in enumerate(SITES)
 }
 POOLED = np.vstack([table.rows for table in TABLES.values()])
@@ -41,17 +39,19 @@ class DiesBefore(CrashingObserver):
 
 
 def job(transform: dict[str, Any], *, recovery: bool) -> Pipeline:
-    step = {"columns": ["x"], "ckks": {"profile": "test", "recovery": recovery, "recovery_after_s": 1}, **transform}
+    step = {"columns": ["x"], "ckks": {"profile": "test", "recovery": recovery, "recovery_after_s": 3}, **transform}
     return Pipeline.model_validate({"sites": list(SITES), "steps": [step]})
 
 
-def run(federation: Federation, pipeline: Pipeline, victim: str, observer: DiesBefore) -> dict[str, Fitted]:
+def run(
+    federation: Federation, pipeline: Pipeline, victim: str, observer: DiesBefore, limit_s: float = PATIENCE_S
+) -> dict[str, Result]:
     """All roles; the victim dies and is not started again."""
-    results: dict[str, Fitted] = {}
+    results: dict[str, Result] = {}
 
     async def role(name: str) -> None:
-        if name == HUB:
-            results[name] = await federation.hub(pipeline)
+        if name == COORDINATOR:
+            results[name] = await federation.coordinator(pipeline)
         elif name != victim:
             results[name] = await federation.site(name, pipeline, TABLES[name])
         else:
@@ -62,16 +62,16 @@ def run(federation: Federation, pipeline: Pipeline, victim: str, observer: DiesB
                     raise
 
     async def work() -> None:
-        with anyio.fail_after(20):
+        with anyio.fail_after(limit_s):
             async with anyio.create_task_group() as tasks:
-                for name in (HUB, *SITES):
+                for name in (COORDINATOR, *SITES):
                     tasks.start_soon(role, name)
 
     anyio.run(work)
     return results
 
 
-MINMAX = {"transform": "minmax", "variant": "tree"}
+MINMAX = {"transform": "minmax", "method": "tree"}
 
 
 @pytest.mark.parametrize("victim", ["east", "west"])
@@ -80,7 +80,7 @@ def test_the_others_end_without_a_lost_site(tmp_path: Path, victim: str, kind: s
     """Its input counts, one of them answers for it, and nobody makes an answer twice."""
     federation = Federation(tmp_path, SITES)
     results = run(federation, job(MINMAX, recovery=True), victim, DiesBefore(kind, number))
-    assert set(results) == {HUB, *SITES} - {victim}
+    assert set(results) == {COORDINATOR, *SITES} - {victim}
     for fitted in results.values():
         np.testing.assert_allclose(fitted.parameters()["min"], POOLED.min(axis=0), atol=1e-3)
         np.testing.assert_allclose(fitted.parameters()["max"], POOLED.max(axis=0), atol=1e-3)
@@ -100,7 +100,7 @@ def test_without_escrow_the_run_waits_for_the_lost_site(tmp_path: Path) -> None:
     """Until the job's deadline, which names it; nothing is opened."""
     federation = Federation(tmp_path, SITES)
     with pytest.raises(TimeoutError):
-        run(federation, job(MINMAX, recovery=False), "west", DiesBefore("RefreshShare", 2))
+        run(federation, job(MINMAX, recovery=False), "west", DiesBefore("RefreshShare", 2), limit_s=20)
     assert not any(slot.kind.endswith("Opened") for slot in federation.mailbox.slots)
 
 
@@ -117,9 +117,9 @@ def test_a_second_lost_site_ends_the_run(tmp_path: Path) -> None:
                 raise
 
     async def work() -> None:
-        with anyio.fail_after(20):
+        with anyio.fail_after(PATIENCE_S):
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(federation.hub, pipeline)
+                tasks.start_soon(federation.coordinator, pipeline)
                 tasks.start_soon(doomed, "west", 1)
                 tasks.start_soon(doomed, "south", 3)
                 for name in ("east", "north"):

@@ -1,7 +1,5 @@
 """Labeled asymmetric PSI, both sides in one process: results against a dict, hostile bytes, noise, secrets."""
 
-from __future__ import annotations
-
 import random
 import secrets
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """The audit log: a chain that shows tampering."""
 
-from __future__ import annotations
-
 import json
 import resource
 from pathlib import Path

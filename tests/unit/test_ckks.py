@@ -1,7 +1,5 @@
 """Threshold CKKS, all parties in one process: formulas against numpy, hostile bytes, levels, secrets."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 from typing import Any
@@ -207,6 +205,16 @@ def test_a_secret_share_shows_nothing() -> None:
     assert repr(share) == "SecretShare()"
     again = keys.SecretShare.from_bytes(share.to_bytes())
     assert all(half.any() for half in keys.gen_relin_share(ctx, again, keys.gen_ephemeral_secret(ctx), SEED))
+
+
+def test_a_polynomial_and_its_negative_add_up_to_zero() -> None:
+    """Row by row modulo its prime, zeros included."""
+    shape = context_of(PROFILES["test"]).switch_half
+    term = reference.expand(shape, SEED, "any")
+    term[:, :5] = 0
+    negative = shape.negative(term)
+    assert (negative < shape.column()).all()
+    assert not shape.add([term, negative]).any()
 
 
 def test_the_sign_polynomials_never_dip() -> None:

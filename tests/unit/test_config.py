@@ -1,17 +1,15 @@
 """Configuration and pipeline files: every key known, every fault a sentence."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
 
 from commonscale import config
-from commonscale.cli.doctor import load_any
+from commonscale.cli.examination import load_any
 from commonscale.config import CoordinatorConfig, ParticipantConfig
 from commonscale.errors import BadMessage, ConfigError
+from commonscale.names import JOB_ID_PATTERN
 from commonscale.pipeline import Pipeline
-from commonscale.slot import JOB_ID_PATTERN
 from commonscale.v1 import jobs_pb2
 
 SAMPLES = Path(__file__).parents[2] / "deploy" / "config"
@@ -98,7 +96,7 @@ def pipeline(**changes: object) -> dict[str, object]:
         ({"sites": ["a", "b", "@coordinator"]}, "lower-case"),
         ({"steps": []}, "at least 1"),
         ({"steps": [{"columns": ["x", "x"]}]}, "named twice: x"),
-        ({"steps": [{"columns": ["x"], "sums": "plain"}]}, "masks"),
+        ({"steps": [{"columns": ["x"], "method": "plain"}]}, "masks"),
         ({"deadline_s": 0}, "greater than 0"),
     ],
 )
@@ -111,7 +109,7 @@ def test_a_bad_pipeline_is_refused(changes: dict[str, object], words: str) -> No
 def test_a_pipeline_survives_the_wire() -> None:
     """What a site reads is what the analyst wrote."""
     original = Pipeline.model_validate(
-        pipeline(name="n", dataset="d", steps=[{"columns": ["x", "é"], "sums": "shares", "rounds": "one"}])
+        pipeline(name="n", dataset="d", steps=[{"columns": ["x", "é"], "method": "shares", "rounds": "one"}])
     )
     assert Pipeline.from_bytes(original.to_bytes()) == original
 
@@ -123,7 +121,11 @@ def test_a_pipeline_survives_the_wire() -> None:
         b"",
         jobs_pb2.JobSpec(name="a", dataset="d", sites=["a", "b"], deadline_s=1).SerializeToString(),
         jobs_pb2.JobSpec(
-            name="a", dataset="d", sites=["a", "b", "c"], deadline_s=1, steps=[jobs_pb2.Step(columns=["x"])]
+            name="a",
+            dataset="d",
+            sites=["a", "b", "c"],
+            deadline_s=1,
+            steps=[jobs_pb2.Step(transform="zscore", options='{"columns": []}')],
         ).SerializeToString(),
     ],
 )

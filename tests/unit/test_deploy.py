@@ -1,7 +1,5 @@
 """What is in deploy/: every file is read by the program that reads it in earnest, or by our own code that does."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -21,8 +19,9 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from commonscale import config, probe
-from commonscale.cli.doctor import load_any
+from commonscale.cli.examination import load_any
 from commonscale.config import CoordinatorConfig, ParticipantConfig
+from tests.patience import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -42,7 +41,9 @@ def required(program: str, variable: str, package: str) -> str:
 
 def passes(*command: str | Path, **options: Any) -> str:
     """A command's output; it must end well."""
-    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False, timeout=120, **options)
+    done = subprocess.run(
+        list(map(str, command)), capture_output=True, text=True, check=False, timeout=PATIENCE_S, **options
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout + done.stderr
 
@@ -212,11 +213,11 @@ def test_the_probe_says_when_nothing_answers(tmp_path: Path) -> None:
     """A sentence, not a traceback."""
     path = tmp_path / "c.toml"
     path.write_text('http_listen = "127.0.0.1:1"\n')
-    with pytest.raises(probe.NoAnswer, match=r"Nothing answers on 127.0.0.1:1"):
-        probe.faults(path)
+    (fault,) = probe.faults(path)
+    assert "Nothing answers on 127.0.0.1:1" in fault
     path.write_text('http_listen = "127.0.0.1:0"\n')
-    with pytest.raises(probe.NoAnswer, match="chooses its port"):
-        probe.faults(path)
+    (fault,) = probe.faults(path)
+    assert "chooses its port" in fault
 
 
 def test_the_probe_has_the_configurations_defaults() -> None:

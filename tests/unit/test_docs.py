@@ -1,7 +1,6 @@
 """The documentation says what is true: links lead somewhere, examples parse."""
 
-from __future__ import annotations
-
+import importlib.util
 import re
 from pathlib import Path
 
@@ -57,3 +56,13 @@ def test_every_metric_is_documented() -> None:
 def test_every_error_says_what_it_means() -> None:
     """One sentence each."""
     assert all(kind.__doc__ and kind.__doc__.endswith(".") for kind in leaf_errors())
+
+
+def test_what_is_revealed_is_made_from_the_code() -> None:
+    """docs/disclosures.md is what docs/generate.py writes now."""
+    spec = importlib.util.spec_from_file_location("generate", ROOT / "docs" / "generate.py")
+    assert spec is not None
+    assert spec.loader is not None
+    generate = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(generate)
+    assert generate.PAGE.read_text() == generate.page(), "run `python docs/generate.py`"

@@ -1,7 +1,5 @@
 """Encoders: what scikit-learn gives on the pooled column, and the same number for the same value at every site."""
 
-from __future__ import annotations
-
 import datetime as dt
 import hashlib
 import math
@@ -11,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,22 +18,21 @@ from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.preprocessing import OneHotEncoder, OrdinalEncoder, TargetEncoder
 
+from commonscale.categories import Dictionary, canonical, text_integer
 from commonscale.errors import ConfigError
-from commonscale.transforms import storage
-from commonscale.transforms.categories import Dictionary, canonical
-from commonscale.transforms.encoder import unique
-from commonscale.transforms.encoders import (
+from commonscale.estimators import storage
+from commonscale.estimators.encoder import unique
+from commonscale.estimators.encoders import (
     FederatedOneHotEncoder,
     FederatedOrdinalEncoder,
     FederatedTargetEncoder,
 )
-from commonscale.transforms.text_encoders import (
+from commonscale.estimators.text_encoders import (
     BytesNormEncoder,
     FastTextEncoder,
     ModNormEncoder,
     RollingHashEncoder,
     rolling_hash,
-    text_integer,
     zscore,
 )
 from tests.unit.test_fasttext import model_bytes, write
@@ -85,6 +84,15 @@ def all_encoders(tmp_path: Path) -> list[Any]:
 
 def dense(found: Any) -> np.ndarray:
     return found.toarray() if hasattr(found, "toarray") else found
+
+
+@pytest.mark.parametrize(
+    "rows", [np.array([[0.1], [2.5]], dtype=np.float32), pd.DataFrame({"x": np.float32([0.1, 2.5])})]
+)
+def test_numbers_of_32_bits_are_what_a_person_wrote(rows: Any) -> None:
+    """0.1 is the category 0.1, not the 64-bit number beside it."""
+    encoder = FederatedOrdinalEncoder.fitted(["x"], [Dictionary(("0.1", "2.5"), (1, 0), 2)])
+    np.testing.assert_array_equal(encoder.transform(rows), [[1], [0]])
 
 
 @given(values=columns_of_cells)
@@ -246,6 +254,55 @@ def test_equal_cells_of_different_types_stay_apart() -> None:
     """1 and True are one key of a dict, but not one category."""
     encoder = FederatedOrdinalEncoder.fitted(["c"], [Dictionary(("1", "true"), (0, 1), 2)])
     assert encoder.transform(one([1, True, 1.0, "1", "true", np.int64(1)])).ravel().tolist() == [0, 1, 0, 0, 1, 0]
+
+
+def test_every_encoder_takes_frames_by_name(tmp_path: Path) -> None:
+    """In any order of the columns; a name that is missing, unknown or there twice is named. Without names, by place."""
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame(ROWS, columns=["ward", "sex"])
+    for encoder in all_encoders(tmp_path):
+        expected = dense(encoder.transform(ROWS))
+        for table in (frame, frame[["sex", "ward"]], pa.table({"sex": frame["sex"], "ward": frame["ward"]})):
+            np.testing.assert_array_equal(dense(encoder.transform(table)), expected)
+        np.testing.assert_array_equal(dense(encoder.transform(pandas.DataFrame(ROWS))), expected)
+        for bad, name in (
+            (frame[["ward"]], "missing: 'sex'"),
+            (frame.rename(columns={"sex": "Sex"}), "missing: 'sex'"),
+            (frame.assign(age=1), "fitted: 'age'"),
+            (frame[["ward", "sex", "sex"]], "once: 'sex'"),
+        ):
+            with pytest.raises(ValueError, match=name):
+                encoder.transform(bad)
+
+
+@given(order=st.permutations(["a", "b", "c"]), rows=st.lists(st.tuples(cells, cells, cells), min_size=1, max_size=8))
+def test_the_order_of_a_frames_columns_never_matters(order: list[str], rows: list[tuple[Any, ...]]) -> None:
+    """Values of one column are never taken for those of another."""
+    pandas = pytest.importorskip("pandas")
+    table = {name: [row[place] for row in rows] for place, name in enumerate("abc")}
+    encoder = FederatedOneHotEncoder.fitted(list("abc"), [pooled_dictionary(table[name]) for name in "abc"])
+    frame = pandas.DataFrame(table, dtype=object)
+    np.testing.assert_array_equal(encoder.transform(frame[order]), encoder.transform(np.array(rows, dtype=object)))
+
+
+def test_cells_of_pandas_are_what_they_mean() -> None:
+    """Its own missing values are missing, its times are times, categories and nullable types are their values."""
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame(
+        {
+            "truth": pandas.array([True, None], dtype="boolean"),
+            "number": pandas.array([7, None], dtype="Int64"),
+            "time": pandas.to_datetime(["2020-01-02 03:04:05", None]),
+            "zone": pandas.to_datetime(["2020-01-02 05:04:05+02:00", None]),
+            "category": pandas.Categorical(["x", None]),
+        }
+    )
+    when = "2020-01-02 03:04:05"
+    known = [Dictionary((value, None), (0, 1), 2) for value in ("true", "7", when, when, "x")]
+    encoder = FederatedOrdinalEncoder.fitted(list(frame.columns), known)
+    assert encoder.transform(frame).tolist() == [[0] * 5, [1] * 5]
+    times = encoder.fitted(["time"], [known[2]])
+    assert times.transform(frame[["time"]].to_numpy()).tolist() == [[0], [1]]
 
 
 def test_arrays_of_texts_and_lists_are_taken() -> None:

@@ -1,7 +1,5 @@
 """The encoding study's parts do what the paper describes: sites that differ, encodings that know what they may."""
 
-from __future__ import annotations
-
 import itertools
 import json
 from dataclasses import replace
@@ -21,7 +19,7 @@ from bench.encoding_study.data import DATASETS, Table
 from bench.encoding_study.encoding import METHODS, Embedding, Federation, Site, encode
 from bench.encoding_study.partition import SITES, divergence, partition
 from bench.encoding_study.summary import TABLE_3_METHODS, dimensions, summary, table_1, table_5
-from commonscale.cli.bench_encoding_study import encoding_study
+from commonscale.cli.bench_studies import encoding_study
 from commonscale.errors import ConfigError
 from worker.model import Architecture, Task, init
 from worker.training import Adam, Training

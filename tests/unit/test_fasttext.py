@@ -1,7 +1,5 @@
 """The reader of fastText models: the vectors of fastText itself, and a sentence for every bad file."""
 
-from __future__ import annotations
-
 import hashlib
 import struct
 from pathlib import Path
@@ -13,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from commonscale.errors import ConfigError
-from commonscale.transforms.fasttext import Model, verified
+from commonscale.estimators.fasttext import Model, verified
 
 VOCABULARY = ["</s>", "flu", "fever", "fièvre", "発熱", "grün"]
 # In the vocabulary, outside it, one letter, not ASCII, outside the first Unicode plane, long.

@@ -1,7 +1,5 @@
 """Certificates: who they speak for, and when they stop."""
 
-from __future__ import annotations
-
 import stat
 from pathlib import Path
 

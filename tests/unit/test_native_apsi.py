@@ -4,8 +4,6 @@ Real cryptography of the package runs only where the CPU allows it. Elsewhere fr
 stand-in of the same interface, which hides nothing.
 """
 
-from __future__ import annotations
-
 import sys
 import time
 from functools import partial
@@ -16,19 +14,19 @@ from typing import Any
 import anyio
 import pytest
 
-from commonscale.channel import Channel, Event, NoObserver
+from commonscale import disclosure
+from commonscale.channel.channel import Channel, Event, Observer
+from commonscale.channel.mailbox import MemoryMailbox
+from commonscale.channel.slot import Slot
 from commonscale.errors import BadMessage, ConfigError, Refused, SiteFailed, StateLost, TooManyCategories
-from commonscale.mailbox import MemoryMailbox
 from commonscale.pipeline import Pipeline
-from commonscale.protocols.categories import labeled_native
-from commonscale.slot import Slot
-from commonscale.steps import identifiers
+from commonscale.protocols.psi import labeled, labeled_native
 from commonscale.v1.protocols_pb2 import NativeMessage
 from crypto import native_apsi
 from crypto.native_apsi import child, gate, process
 from participant import policy
 from tests.categories import assert_equals_pooled, run
-from tests.federation import CategoryTable, MemoryJournal
+from tests.federation import CategorySource, MemoryJournal
 
 ALL_FLAGS = "flags\t\t: fpu sse2 avx2 avx512f avx512dq avx512cd avx512bw avx512vl\n"
 ITEMS = [b"\x00\x00\x00\x01a=x", b"\x00\x00\x00\x01a=y", b"\x00\x00\x00\x01amissing"]
@@ -252,14 +250,14 @@ def test_what_does_not_fit_is_refused_before_the_child(items: list[bytes], label
         holder.open(items, labels, bound)
 
 
-class CrashHere(NoObserver):
+class CrashHere(Observer):
     """Ends a role after one of its operations."""
 
     def __init__(self, operation: str) -> None:
         self.operation = operation
 
     def event(self, event: Event, slot: Slot, size_bytes: int) -> None:
-        if f"{event} {slot.kind.removeprefix('psi.').removesuffix('.NativeMessage')}" == self.operation:
+        if f"{event} {'.'.join(slot.kind.split('.')[1:2])}" == self.operation:
             raise InterruptedError(self.operation)
 
 
@@ -271,7 +269,8 @@ class Pair:
         self.journals = {name: MemoryJournal() for name in "ab"}
 
     async def role(self, me: str, operation: str = "") -> list[int | None]:
-        ch = Channel("job-1/0", me, ("a", "b"), self.mailbox, self.journals[me], CrashHere(operation), prefix="psi.")
+        ch = Channel("job-1/0", me, ("a", "b"), self.mailbox, self.journals[me], CrashHere(operation))
+        ch = ch.under(labeled.REVEALS)
         if me == "b":
             return await labeled_native.query(ch, "a", ITEMS, 16)
         return await labeled_native.serve(ch, "b", ITEMS[:2], [4, 7], 16)
@@ -347,7 +346,7 @@ def test_a_crash_while_the_child_has_keys_loses_them(site: str, operation: str) 
 
 @pytest.mark.usefixtures("stand_in")
 def test_a_peers_bytes_that_the_package_rejects_name_the_peer() -> None:
-    """BadMessage, as with the other backend."""
+    """BadMessage, as with the other method."""
 
     async def scenario() -> None:
         pair = Pair()
@@ -364,21 +363,21 @@ def test_a_peers_bytes_that_the_package_rejects_name_the_peer() -> None:
 def test_a_crash_of_the_child_ends_the_role_with_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a CPU without AVX-512 would do, if it got that far."""
     monkeypatch.setattr(process, "COMMAND", script(tmp_path, FAULTS["dies of SIGILL"][0]))
-    with pytest.raises(SiteFailed, match=r"died during querier_request of SIGILL\. .*backend 'openfhe'"):
+    with pytest.raises(SiteFailed, match=r"died during querier_request of SIGILL\. .*method 'apsi'"):
         anyio.run(Pair().role, "b")
 
 
-NATIVE = {"columns": ["a"], "transform": "onehot", "variant": "apsi", "backend": "native"}
+NATIVE = {"columns": ["a"], "transform": "onehot", "method": "apsi-native"}
 
 
 @pytest.mark.parametrize("step", [NATIVE, NATIVE | {"transform": "target", "target": "t"}])
 def test_a_machine_that_cannot_run_it_refuses_the_job(monkeypatch: pytest.MonkeyPatch, step: dict[str, Any]) -> None:
-    """At admission, and the reason names the backend."""
+    """At admission, and the reason names the method."""
     monkeypatch.setattr(native_apsi, "available", partial(raising, native_apsi.UnavailableError("No AVX-512.")))
     job = Pipeline.model_validate({"sites": ["a", "b", "c"], "steps": [step]})
-    with pytest.raises(Refused, match=r"cannot run backend 'native': No AVX-512\."):
+    with pytest.raises(Refused, match=r"cannot run method 'apsi-native': No AVX-512\."):
         policy.check_machine(job)
-    policy.check_machine(Pipeline.model_validate(job.model_dump() | {"steps": [step | {"backend": "openfhe"}]}))
+    policy.check_machine(Pipeline.model_validate(job.model_dump() | {"steps": [step | {"method": "apsi"}]}))
 
 
 def raising(error: Exception) -> None:
@@ -388,32 +387,35 @@ def raising(error: Exception) -> None:
 def test_a_role_on_a_machine_that_cannot_run_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without admission, in a simulation."""
     monkeypatch.setattr(native_apsi, "available", partial(raising, native_apsi.UnavailableError("No AVX-512.")))
-    with pytest.raises(ConfigError, match=r"No AVX-512\. Use backend 'openfhe'\."):
+    with pytest.raises(ConfigError, match=r"No AVX-512\. Use method 'apsi'\."):
         labeled_native.check(16)
 
 
 @pytest.mark.usefixtures("stand_in")
-def test_sets_above_the_table_are_for_the_other_backend() -> None:
+def test_sets_above_the_table_are_for_the_other_method() -> None:
     """Before anything is sent."""
     labeled_native.check(native_apsi.LARGEST_SET)
-    with pytest.raises(TooManyCategories, match=r"at most 320 .* these are 321\. Use backend 'openfhe'\."):
+    with pytest.raises(TooManyCategories, match=r"at most 320 .* these are 321\. Use method 'apsi'\."):
         labeled_native.check(native_apsi.LARGEST_SET + 1)
 
 
 def test_the_report_names_the_message_that_reveals() -> None:
     """The fourth, in place of PsiAnswer."""
-    step = Pipeline.model_validate({"sites": ["a", "b", "c"], "steps": [NATIVE]}).steps[0]
-    kinds = identifiers.reveals(step, 3)  # type: ignore[arg-type]
-    assert "psi.native-4.NativeMessage" in kinds
-    assert "psi.PsiAnswer" not in kinds
+    pipeline = Pipeline.model_validate({"sites": ["a", "b", "c"], "steps": [NATIVE]})
+
+    def reported(kind: str) -> list[str]:
+        return [line["what"] for line in disclosure.from_messages("job-1", pipeline, [("job-1/0", kind, "a")])]
+
+    assert reported("psi.native-4.PsiAnswer") == [labeled.REVEALS.what]
+    assert not any(reported(f"psi.native-{number}.NativeMessage") for number in (1, 2, 3))
 
 
 CELLS = {"s0": ["x", "y", None], "s1": ["y", "z"], "s2": ["x", "z", None, "w"], "s3": []}
 
 
 def federation(directory: Path, both_directions: bool) -> None:
-    tables = {site: CategoryTable({"a": cells, "b": cells[:1]}) for site, cells in CELLS.items()}
-    options = {"variant": "apsi", "backend": "native", "both_directions": both_directions}
+    tables = {site: CategorySource({"a": cells, "b": cells[:1]}) for site, cells in CELLS.items()}
+    options = {"method": "apsi-native", "both_directions": both_directions}
     assert_equals_pooled(run(directory, tables, ["a", "b"], **options), tables, ["a", "b"])
 
 

@@ -1,7 +1,5 @@
 """The study's parts do what the paper describes: rows dealt out once, federated parameters those of the pooled rows."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path

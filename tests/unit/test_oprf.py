@@ -1,7 +1,5 @@
 """The oblivious pseudo-random function: vectors, blinding, points that are refused."""
 
-from __future__ import annotations
-
 import random
 import secrets
 

@@ -1,7 +1,5 @@
 """Shares of over-threshold intersection, and the field that they are in."""
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 import math

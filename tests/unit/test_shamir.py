@@ -1,7 +1,5 @@
 """Shamir's secret sharing."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 

@@ -1,10 +1,9 @@
 """A job's rounds and protocols, from when its messages came."""
 
-from __future__ import annotations
-
+from commonscale.channel.slot import ALL, COORDINATOR, Slot
 from commonscale.pipeline import Pipeline
-from commonscale.slot import ALL, HUB, Slot
 from coordinator import timeline
+from coordinator.jobstore import JobRecord
 from coordinator.slots import Arrival
 
 PIPELINE = Pipeline.model_validate(
@@ -14,20 +13,22 @@ PIPELINE = Pipeline.model_validate(
     }
 )
 
+RECORD = JobRecord("j", PIPELINE.to_bytes(), "analyst", "running", submitted_at_ms=1000, deadline_at_ms=9000)
+
 
 def arrival(run: str, kind: str, sender: str, receiver: str, size: int, at_ms: int) -> Arrival:
     return Arrival(Slot(run, kind, sender, receiver), size, at_ms)
 
 
 ARRIVALS = [
-    arrival("j", "Signed", "a", HUB, 10, 1100),
-    arrival("j", "Signed", "b", HUB, 20, 1300),
-    arrival("j", "Roster", HUB, ALL, 40, 1310),
-    arrival("j/0", "mean.MaskedVector", "a", HUB, 5, 1400),
+    arrival("j", "Signed", "a", COORDINATOR, 10, 1100),
+    arrival("j", "Signed", "b", COORDINATOR, 20, 1300),
+    arrival("j", "Roster", COORDINATOR, ALL, 40, 1310),
+    arrival("j/0", "mean.MaskedVector", "a", COORDINATOR, 5, 1400),
     arrival("j/0", "mean.Share", "a", "b", 5, 1500),
     arrival("j/0", "mean.Share", "a", "c", 7, 1550),
-    arrival("j/1", "Token", "b", HUB, 9, 2550),
-    arrival("j", "Outcome", "a", HUB, 3, 2600),
+    arrival("j/1", "Token", "b", COORDINATOR, 9, 2550),
+    arrival("j", "Outcome", "a", COORDINATOR, 3, 2600),
 ]
 
 
@@ -50,7 +51,7 @@ def test_messages_of_a_kind_in_a_step_are_a_round() -> None:
 
 def test_protocols_take_all_of_a_jobs_time() -> None:
     """Each from the end of the one before; together from submission to the last message."""
-    found = timeline.protocols(PIPELINE, 1000, timeline.rounds(ARRIVALS))
+    found = timeline.protocols(RECORD, timeline.rounds(ARRIVALS))
     assert [(entry["step"], entry["seconds"], entry["bytes"]) for entry in found] == [
         (None, 0.31, 70),
         (0, 0.24, 17),
@@ -64,5 +65,5 @@ def test_protocols_take_all_of_a_jobs_time() -> None:
 def test_a_job_without_messages_has_no_rounds() -> None:
     """And says so, instead of failing."""
     assert timeline.rounds([]) == []
-    assert timeline.protocols(PIPELINE, 1000, []) == []
-    assert [step["number"] for step in timeline.steps(PIPELINE)] == [0, 1]
+    assert timeline.protocols(RECORD, []) == []
+    assert [step["number"] for step in timeline.steps(RECORD)] == [0, 1]

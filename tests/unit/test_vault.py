@@ -1,21 +1,18 @@
 """Secrets at rest."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import anyio
 import pytest
 from structlog.testing import capture_logs
 
+from commonscale.channel.slot import Slot
 from commonscale.config import VaultConfig
 from commonscale.database import Database
 from commonscale.errors import ConfigError, StateLost
 from commonscale.keyshelf import KEY_SET_FORMAT, FileShelf, current, drop_outdated
-from commonscale.slot import Slot
 from commonscale.v1.protocols_pb2 import KeySet
-from participant.daemon import MIGRATIONS
-from participant.journal import INLINE_BYTES, Journal, SiteJobs
+from participant.journal import INLINE_BYTES, MIGRATIONS, Journal, SiteJobs
 from participant.vault import open_vault
 
 SECRET = b"a key share " * 10

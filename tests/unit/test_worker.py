@@ -1,7 +1,5 @@
 """Local training and averaging: the gradient is the derivative, the average is the mean, a seed is a result."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

@@ -1,187 +1,124 @@
-"""A circuit that every role runs: the coordinator on ciphertexts, a site on bare level counts.
+"""The two ends of a circuit (levels): the coordinator's on ciphertexts, a site's on bare level counts."""
 
-Because a site follows the same function step by step, it knows at every moment which refresh or decryption comes
-next, and for how many ciphertexts; it answers that and nothing else.
-"""
-
-from __future__ import annotations
-
-from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
+from abc import abstractmethod
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager, closing
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import anyio
 import numpy as np
 from google.protobuf.message import Message
-from numpy.typing import NDArray
 
-from commonscale.channel import Channel
+from commonscale.channel.channel import Channel
+from commonscale.channel.slot import ALL, COORDINATOR
+from commonscale.channel.transcript import Transcript
 from commonscale.concurrency import concurrently, offload
 from commonscale.errors import SiteLost
+from commonscale.options import CkksOptions
 from commonscale.protocols import agreement
-from commonscale.protocols.ckks import decryption, refresh
+from commonscale.protocols.ckks import decryption, key_set, recovery, refresh
 from commonscale.protocols.ckks.gathering import gather_sum, message, parse
-from commonscale.protocols.ckks.key_set import PartyKeys, crs_seed
-from commonscale.protocols.ckks.recovery import LossAwareMailbox, open_share
-from commonscale.protocols.transcript import Transcript
-from commonscale.slot import ALL, HUB
-from commonscale.v1.protocols_pb2 import Confirmation, EncryptedInput, Lost
+from commonscale.protocols.ckks.key_set import Needs, SiteKeys
+from commonscale.protocols.ckks.levels import STAND_IN, Circuit, Handle, Make, Numbers, Opening, Operation
+from commonscale.v1.protocols_pb2 import Confirmation, EncryptedInput, Escrow, Lost
 from crypto.ckks.arithmetic import Plain
-from crypto.ckks.context import Context, context_of
-from crypto.ckks.evaluator import Evaluator, Numbers, PublicKeys, TooFewLevelsError
+from crypto.ckks.context import context_of
+from crypto.ckks.evaluator import Evaluator
 from crypto.ckks.keys import SecretShare
-from crypto.ckks.profiles import Profile
+from crypto.ckks.profiles import Profile, profile_for
+from crypto.ckks.skeleton import Coefficients
 
-# Numbers for one ciphertext each; where there are more than fit into one, several are computed with alike.
-Chunks = Sequence[NDArray[np.float64]]
-Make = Callable[[], Chunks]
-Finish = Callable[[Numbers], Numbers]
 # Answers a request with a share, on a channel.
 Answer = Callable[[SecretShare, Channel], Awaitable[None]]
 
 
-@dataclass(frozen=True)
-class Handle:
-    """Some ciphertexts of the same height; a site holds none of them, only their number."""
+class RunningCircuit(Circuit):
+    """What both ends share: channel, reference string, transcript."""
 
-    chunks: int
-    used: int = 0
-    ciphertexts: tuple[Any, ...] = ()
-
-
-class Circuit(ABC):
-    """What both sides share: levels, and the numbering of rounds."""
-
-    def __init__(self, ch: Channel, profile: Profile) -> None:
+    def __init__(self, ch: Channel, profile: Profile, transcript: Transcript) -> None:
+        super().__init__(profile, ch.sites, ch.me)
         self._ch = ch
-        self._seed = crs_seed(ch)
-        self.profile = profile
-        # One site, the same for all: what must be added once, it adds.
-        self.first = float(bool(ch.parties) and ch.me == ch.parties[0])
+        self._seed = key_set.crs_seed(ch)
+        self._transcript = transcript
         self._round = 0
-        self._transcript = Transcript()
 
-    def _told(self, opened: Sequence[Numbers]) -> None:
-        for numbers in opened:
-            self._transcript.add(numbers.astype("<f8").tobytes())
-
-    def levels(self, a: Handle) -> int:
-        """Multiplications left before a refresh."""
-        return self.profile.levels - a.used
-
-    def _next(self, name: str = "") -> Channel:
+    def _next(self) -> Channel:
         self._round += 1
-        return self._ch.scope(name or str(self._round))
+        return self._ch.scope(str(self._round))
 
-    def _sum(self, a: Handle, b: Handle | Plain) -> Handle:
-        return Handle(a.chunks, max(a.used, b.used) if isinstance(b, Handle) else a.used)
+    async def input(self, makes: Sequence[Make], chunks: int) -> list[Handle]:
+        """The sums of all sites' numbers."""
+        return await self._input(self._next(), makes, chunks)
 
-    def _product(self, a: Handle, b: Handle | Plain) -> Handle:
-        made = replace(self._sum(a, b), used=self._sum(a, b).used + 1)
-        if self.levels(made) < 0:
-            raise TooFewLevelsError("a ciphertext must be refreshed before another multiplication")
-        return made
+    async def open(self, handle: Handle, opening: Opening) -> Numbers:
+        """Open ciphertexts to everyone."""
+        self._round += 1
+        opened = await self._open(self._ch.under(opening.reveal, opening.number), handle, opening)
+        for numbers in np.split(opened, np.cumsum(opening.lengths)[:-1]):
+            self._transcript.add(numbers.astype("<f8").tobytes())
+        return opened
 
-    @abstractmethod
-    async def input(self, makes: Sequence[Make | None], chunks: int) -> list[Handle]:
-        """Sums of all sites' numbers, all in one message; a site makes its own."""
-
-    @abstractmethod
-    async def inputs(self, make: Make | None, chunks: int) -> list[Handle]:
-        """All sites' numbers, one handle a site in ring order; a site makes its own."""
-
-    @abstractmethod
-    async def refresh(self, handles: Sequence[Handle]) -> list[Handle]:
-        """The same at full height, all in one round."""
+    async def open_sum(self, make: Make, opening: Opening) -> Numbers:
+        """The sum of all sites' numbers, opened at once: input and opening stand in one scope."""
+        ch = self._ch.under(opening.reveal, opening.number)
+        (total,) = await self._input(ch, [make], len(opening.lengths))
+        return await self.open(total, opening)
 
     @abstractmethod
-    async def open(
-        self, handle: Handle, lengths: Sequence[int], name: str = "", towers: int = 1, finish: Finish = np.asarray
-    ) -> list[Numbers]:
-        """Open ciphertexts to everyone: so many numbers of each. Its messages are named after it."""
+    async def _input(self, ch: Channel, makes: Sequence[Make], chunks: int) -> list[Handle]: ...
 
     @abstractmethod
-    async def finish(self) -> None:
-        """Agree on everything that was opened."""
-
-    # What a site does in place of arithmetic; the coordinator's class computes.
-
-    async def add(self, a: Handle, b: Handle | Plain) -> Handle:
-        """A + b."""
-        return self._sum(a, b)
-
-    async def sub(self, a: Handle, b: Handle | Plain) -> Handle:
-        """A - b."""
-        return self._sum(a, b)
-
-    async def mul(self, a: Handle, b: Handle | Plain) -> Handle:
-        """A · b."""
-        return self._product(a, b)
-
-    async def mul_all(self, pairs: Sequence[tuple[Handle, Handle | Plain]]) -> list[Handle]:
-        """Independent products."""
-        return await concurrently([partial(self.mul, a, b) for a, b in pairs])
-
-    async def rotate(self, a: Handle, steps: int) -> Handle:
-        """Slot i takes what was in slot i + steps."""
-        return Handle(a.chunks, a.used)
+    async def _open(self, ch: Channel, handle: Handle, opening: Opening) -> Numbers: ...
 
 
-class PartyCircuit(Circuit):
+class SiteCircuit(RunningCircuit):
     """A site's side."""
 
-    def __init__(self, ch: Channel, keys: PartyKeys, *, recovery: bool = False) -> None:
+    def __init__(self, ch: Channel, keys: SiteKeys, transcript: Transcript, *, may_lose: bool) -> None:
         self._plain = ch
-        if recovery:
-            kind = ch.scope("lost").slot(Lost, HUB, ALL).kind
-            ch = replace(ch, mailbox=LossAwareMailbox(ch.mailbox, ch.run, kind, self._heard))
-        super().__init__(ch, keys.ctx.profile)
+        if may_lose:
+            lost = ch.scope("lost").slot(Lost, COORDINATOR, ALL)
+            ch = replace(ch, mailbox=recovery.LossAwareMailbox(ch.mailbox, lost, self._heard))
+        super().__init__(ch, keys.ctx.profile, transcript)
         self._keys = keys
-        self._survivors = tuple(ch.parties)
         # The last answer, which may have to be given for a lost site too; and whose share we hold, since which round.
         self._given: tuple[int, Answer, Channel] | None = None
         self._standing_in: tuple[str, SecretShare, int] | None = None
         # The last input, and what had been opened before it.
-        self._asked_in, self._asked_after = ch, b""
+        self._asked = ch, b""
 
-    async def input(self, makes: Sequence[Make | None], chunks: int) -> list[Handle]:
+    async def _input(self, ch: Channel, makes: Sequence[Make], chunks: int) -> list[Handle]:
         """Put my numbers into the sums of everyone's."""
-        await self._contribute(makes, chunks)
-        return [Handle(chunks) for _ in makes]
-
-    async def inputs(self, make: Make | None, chunks: int) -> list[Handle]:
-        """Put my numbers beside everyone's: one handle a site, in ring order."""
-        await self._contribute([make], chunks)
-        return [Handle(chunks) for _ in self._ch.parties]
-
-    async def _contribute(self, makes: Sequence[Make | None], chunks: int) -> None:
-        ctx, key, ch = self._keys.ctx, self._keys.public_key, self._next()
-        self._asked_after = self._transcript.digest
+        before = self._transcript.digest
 
         def encrypted() -> EncryptedInput:
-            numbers = [chunk for make in makes if make is not None for chunk in make()]
+            numbers = [chunk for make in makes for chunk in make()]
             assert len(numbers) == chunks * len(makes)
-            made = message(EncryptedInput, [ctx.encrypt(key, chunk) for chunk in numbers])
-            made.transcript.CopyFrom(agreement.confirm(ch, self._asked_after))
+            made = message(EncryptedInput, [self._keys.ctx.encrypt(self._keys.public_key, chunk) for chunk in numbers])
+            made.transcript.CopyFrom(agreement.confirm(ch, before))
             return made
 
-        async def make() -> EncryptedInput:
-            return await offload(encrypted)
+        self._asked = ch, before
+        await ch.send(COORDINATOR, EncryptedInput, partial(offload, encrypted))
+        return [Handle(chunks) for _ in makes]
 
-        self._asked_in = ch
-        await ch.send(HUB, EncryptedInput, make)
+    async def inputs(self, make: Make, chunks: int) -> list[Handle]:
+        """Put my numbers beside everyone's: one handle per site, in ring order."""
+        await self._input(self._next(), [make], chunks)
+        return await super().inputs(make, chunks)
 
     async def refresh(self, handles: Sequence[Handle]) -> list[Handle]:
         """Help to bring ciphertexts back to full height."""
         count, ch = sum(handle.chunks for handle in handles), self._next()
+        await self._give(partial(refresh.site, ch, self._keys.ctx, self._seed, count), ch)
+        return await super().refresh(handles)
 
-        async def answer(share: SecretShare, reply: Channel) -> None:
-            await refresh.party(ch, self._keys.ctx, share, self._seed, count, reply)
-
-        await self._give(answer, ch)
-        return [Handle(handle.chunks) for handle in handles]
+    async def _open(self, ch: Channel, handle: Handle, opening: Opening) -> Numbers:
+        """Help to open ciphertexts, and learn what is in them."""
+        await self._give(partial(decryption.answer, ch, self._keys.ctx, opening, self._asked), ch)
+        return await decryption.opened(ch, opening)
 
     async def _give(self, answer: Answer, ch: Channel) -> None:
         """My answer, and that of a site that I stand in for."""
@@ -201,121 +138,61 @@ class PartyCircuit(Circuit):
 
     async def _heard(self, lost: Lost) -> None:
         """A site is lost: help to open its share; if it is me who stands in, answer for it from here on."""
-        self._survivors = tuple(party for party in self._plain.parties if party != lost.site)
-        share = await open_share(self._plain.scope("keys"), self._plain.scope("lost"), lost)
+        self._ch.losses.note(lost.site, lost.stand_in)
+        self._plain.under(STAND_IN).opens()
+        share = await recovery.open_share(self._plain.scope("keys"), self._plain.scope("lost"), lost)
         if share is not None:
             self._standing_in = lost.site, share, lost.since
             await self._give_for_lost()
 
-    async def open(
-        self, handle: Handle, lengths: Sequence[int], name: str = "", towers: int = 1, finish: Finish = np.asarray
-    ) -> list[Numbers]:
-        """Help to open ciphertexts, and learn what is in them."""
-        ch = self._next(name)
-        words = (self._asked_in, self._asked_after)
 
-        async def answer(share: SecretShare, reply: Channel) -> None:
-            await decryption.answer(ch, self._keys.ctx, share, towers, lengths, words, reply)
-
-        await self._give(answer, ch)
-        opened = await decryption.opened(ch, lengths)
-        self._told(opened)
-        return opened
-
-    async def finish(self) -> None:
-        """Agree on everything that was opened."""
-        ch = self._next("finish")
-        await agreement.party(replace(ch, parties=self._survivors), self._transcript.digest)
-
-
-@dataclass(frozen=True)
-class Escrows:
-    """Every site's locked key share, and how long a site may be silent."""
-
-    locked: dict[str, bytes]
-    patience_s: float
-
-
-class CoordinatorCircuit(Circuit):
+class CoordinatorCircuit(RunningCircuit):
     """The coordinator's side: ciphertexts, and nothing that opens them."""
 
-    def __init__(self, ch: Channel, profile: Profile, evaluator: Evaluator, escrow: Escrows | None = None) -> None:
-        super().__init__(ch, profile)
+    def __init__(self, ch: Channel, evaluator: Evaluator, transcript: Transcript, patience_s: float | None) -> None:
+        super().__init__(ch, evaluator.ctx.profile, transcript)
         self._evaluator = evaluator
-        self._escrow = escrow
+        # How long a site may be silent, where the others can stand in for it.
+        self._patience_s = patience_s
         # The sites' words on what had been opened before their last inputs.
         self._words: list[Confirmation] = []
 
-    @classmethod
-    async def create(
-        cls, ch: Channel, profile: Profile, keys: PublicKeys, escrow: Escrows | None = None
-    ) -> CoordinatorCircuit:
-        """With its keys in place."""
-        ctx: Context = await offload(context_of, profile)
-        return cls(ch, profile, await offload(Evaluator, ctx, keys, f"{ch.run}/{ch.prefix}"), escrow)
-
     async def _receive(self, ch: Channel, kind: type[Message], sender: str) -> Any:
         """A site's answer; if it is silent for too long and its share is in escrow, its stand-in's."""
-        losses = self._ch.losses
-        if sender not in losses.stand_ins:
-            if self._escrow is None:
+        stand_ins = self._ch.losses.stand_ins
+        if sender not in stand_ins:
+            with anyio.move_on_after(self._patience_s):
                 return await ch.recv(kind, sender)
-            with anyio.move_on_after(self._escrow.patience_s):
-                return await ch.recv(kind, sender)
-            await self._lose(sender, self._escrow)
-        return await ch.scope(f"for-{sender}").recv(kind, losses.stand_ins[sender])
+            await self._lose(sender)
+        return await ch.scope(f"for-{sender}").recv(kind, stand_ins[sender])
 
-    async def _lose(self, site: str, escrow: Escrows) -> None:
+    async def _lose(self, site: str) -> None:
         """Step 2 of recovery: say once which site is lost, and who stands in."""
         losses = self._ch.losses
         if losses.stand_ins:
             raise SiteLost(f"{site} is lost too, after {', '.join(losses.stand_ins)}.", "Submit the job again.")
-        stand_in = next(party for party in self._ch.parties if party != site)
+        stand_in = next(other for other in self._ch.sites if other != site)
         losses.note(site, stand_in)
-        said = Lost(site=site, stand_in=stand_in, since=self._round, locked=escrow.locked[site])
-        await self._ch.scope("lost").broadcast(said)
+        locked = (await self._ch.scope("keys").recv(Escrow, site)).locked
+        said = Lost(site=site, stand_in=stand_in, since=self._round, locked=locked)
+        await self._ch.under(STAND_IN).broadcast(said)
 
-    def close(self) -> None:
-        """Give back the memory of the keys."""
-        self._evaluator.close()
-
-    async def input(self, makes: Sequence[Make | None], chunks: int) -> list[Handle]:
-        """The sums of all sites' numbers."""
+    async def _input(self, ch: Channel, makes: Sequence[Make], chunks: int) -> list[Handle]:
         shape = self._evaluator.ctx.fresh_shape
-        total, received = await gather_sum(self._next(), EncryptedInput, shape, chunks * len(makes))
-        self._words = [received[site].transcript for site in self._ch.parties]
-        loaded = [await offload(self._evaluator.load, one) for one in total]
-        return [Handle(chunks, 0, tuple(loaded[at : at + chunks])) for at in range(0, len(loaded), chunks)]
+        total, received = await gather_sum(ch, EncryptedInput, shape, chunks * len(makes))
+        self._words = [received[site].transcript for site in self._ch.sites]
+        return [await offload(self._load, total[at : at + chunks]) for at in range(0, len(total), chunks)]
 
-    async def inputs(self, make: Make | None, chunks: int) -> list[Handle]:
-        """All sites' numbers, one handle a site."""
-        ch = self._next()
-        shape = self._evaluator.ctx.fresh_shape
-
-        def load(site: str, message: EncryptedInput) -> Handle:
-            parts = parse(ch, site, message, shape, chunks)
-            return Handle(chunks, 0, tuple(self._evaluator.load(part) for part in parts))
-
+    async def inputs(self, make: Make, chunks: int) -> list[Handle]:
+        """All sites' numbers, one handle per site."""
+        ch, shape = self._next(), self._evaluator.ctx.fresh_shape
         found = await ch.gather(EncryptedInput)
         self._words = [message.transcript for message in found.values()]
-        return [await offload(load, site, message) for site, message in found.items()]
+        parts = [await offload(parse, ch, site, message, shape, chunks) for site, message in found.items()]
+        return [await offload(self._load, part) for part in parts]
 
-    async def add(self, a: Handle, b: Handle | Plain) -> Handle:
-        """A + b."""
-        return await self._compute(self._evaluator.add, self._sum(a, b), a, b)
-
-    async def sub(self, a: Handle, b: Handle | Plain) -> Handle:
-        """A - b."""
-        return await self._compute(self._evaluator.sub, self._sum(a, b), a, b)
-
-    async def mul(self, a: Handle, b: Handle | Plain) -> Handle:
-        """A · b."""
-        return await self._compute(self._evaluator.mul, self._product(a, b), a, b)
-
-    async def rotate(self, a: Handle, steps: int) -> Handle:
-        """Slot i takes what was in slot i + steps."""
-        rotated = [await offload(self._evaluator.rotate, one, steps) for one in a.ciphertexts]
-        return replace(a, ciphertexts=tuple(rotated))
+    def _load(self, polynomials: Sequence[Coefficients]) -> Handle:
+        return Handle(len(polynomials), 0, tuple(map(self._evaluator.load, polynomials)))
 
     async def refresh(self, handles: Sequence[Handle]) -> list[Handle]:
         """Bring ciphertexts back to full height, all in one round."""
@@ -323,25 +200,47 @@ class CoordinatorCircuit(Circuit):
         fresh = iter(await refresh.coordinator(self._next(), self._evaluator, self._seed, flat, self._receive))
         return [Handle(handle.chunks, 0, tuple(next(fresh) for _ in handle.ciphertexts)) for handle in handles]
 
-    async def open(
-        self, handle: Handle, lengths: Sequence[int], name: str = "", towers: int = 1, finish: Finish = np.asarray
-    ) -> list[Numbers]:
-        """Open ciphertexts to everyone; `finish` leaves out what nobody needs."""
-        opened = await decryption.coordinator(
-            self._next(name), self._evaluator, towers, handle.ciphertexts, lengths, self._words, finish, self._receive
+    async def _open(self, ch: Channel, handle: Handle, opening: Opening) -> Numbers:
+        return await decryption.coordinator(
+            ch, self._evaluator, handle.ciphertexts, opening, self._words, self._receive
         )
-        self._told(opened)
-        return opened
 
-    async def finish(self) -> None:
-        """Let the sites agree on everything that was opened."""
-        ch = self._next("finish")
-        survivors = tuple(party for party in ch.parties if party not in ch.losses.stand_ins)
-        await agreement.coordinator(replace(ch, parties=survivors))
+    async def mul_all(self, pairs: Sequence[tuple[Handle, Handle | Plain]]) -> list[Handle]:
+        """Independent products, at once."""
+        return await concurrently([partial(self.mul, a, b) for a, b in pairs])
 
-    async def _compute(
-        self, operation: Callable[[Any, Any], Any], made: Handle, a: Handle, b: Handle | Plain
-    ) -> Handle:
+    async def rotate(self, a: Handle, steps: int) -> Handle:
+        """Slot i takes what was in slot i + steps."""
+        rotated = [await offload(self._evaluator.rotate, one, steps) for one in a.ciphertexts]
+        return replace(a, ciphertexts=tuple(rotated))
+
+    async def _compute(self, operation: Operation, a: Handle, b: Handle | Plain) -> Handle:
+        made, compute = await super()._compute(operation, a, b), getattr(self._evaluator, operation)
         others: Sequence[Any] = b.ciphertexts if isinstance(b, Handle) else [b] * a.chunks
-        work = [partial(offload, operation, x, y) for x, y in zip(a.ciphertexts, others, strict=True)]
+        work = [partial(offload, compute, x, y) for x, y in zip(a.ciphertexts, others, strict=True)]
         return replace(made, ciphertexts=tuple(await concurrently(work)))
+
+
+@asynccontextmanager
+async def with_keys(
+    ch: Channel, transcript: Transcript, options: CkksOptions, purpose: str, rotations: tuple[int, ...] = ()
+) -> AsyncIterator[RunningCircuit]:
+    """All roles: an end of a circuit while the keys are in place, which are made or found.
+
+    Counts are added, never multiplied. They have no escrow: what a lost site had still to count is missing anyhow.
+    """
+    adds_only = purpose == "counts"
+    needs = Needs(profile_for(options.profile, purpose), not adds_only, rotations, options.keys == "reuse")
+    may_lose = options.recovery and not adds_only
+    keys_ch = ch.scope("keys")
+    found = await key_set.obtain(keys_ch, needs)
+    keys = await offload(key_set.site_keys, needs, found) if ch.is_site else None
+    if may_lose:
+        await recovery.deposit(keys_ch, keys.share if keys else None)
+    if keys:
+        yield SiteCircuit(ch, keys, transcript, may_lose=may_lose)
+        return
+    joint = await offload(key_set.public_keys, needs, found)
+    # Its keys stand in OpenFHE's tables until it is closed.
+    with closing(await offload(Evaluator, context_of(needs.profile), joint, f"{ch.run}/{ch.prefix}")) as evaluator:
+        yield CoordinatorCircuit(ch, evaluator, transcript, options.recovery_after_s if may_lose else None)

@@ -1,7 +1,5 @@
 """Polynomials of all sites: checked one by one, added up as they come."""
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, TypeVar
@@ -9,10 +7,10 @@ from typing import Any, TypeVar
 import anyio
 from google.protobuf.message import Message
 
-from commonscale.channel import Channel
+from commonscale.channel.channel import Channel
+from commonscale.channel.slot import COORDINATOR
 from commonscale.concurrency import concurrently, offload
 from commonscale.errors import BadMessage
-from commonscale.slot import ALL, HUB
 from crypto.ckks.skeleton import BadCoefficientsError, Coefficients, Shape, to_bytes
 
 M = TypeVar("M", bound=Message)
@@ -36,12 +34,14 @@ def parse(ch: Channel, sender: str, received: Any, shape: Shape, count: int) -> 
         ) from None
 
 
+# A site's own polynomials: called at a site only.
+Make = Callable[[], Sequence[Coefficients]]
 # How a site's message is awaited, where a plain wait would not do.
 Receive = Callable[[Channel, Any, str], Awaitable[Any]]
 
 
 async def gather_sum(
-    ch: Channel, kind: type[M], shape: Shape, count: int = 1, receive: Receive | None = None
+    ch: Channel, kind: type[M], shape: Shape, count: int, receive: Receive = Channel.recv
 ) -> tuple[list[Coefficients], dict[str, M]]:
     """The sum over all sites of each of `count` polynomials. It is exact, so the order of arrival does not matter.
 
@@ -56,31 +56,41 @@ async def gather_sum(
         total[:] = [shape.add(pair) for pair in zip(total, parts, strict=True)] if total else parts
 
     async def one(sender: str) -> None:
-        received: M = await (receive(ch, kind, sender) if receive else ch.recv(kind, sender))
+        received: M = await receive(ch, kind, sender)
         async with adding:
             await offload(add, sender, received)
             del received.polynomials[:]  # type: ignore[attr-defined]
             rest[sender] = received
 
-    await concurrently([partial(one, sender) for sender in ch.parties])
+    await concurrently([partial(one, sender) for sender in ch.sites])
     return total, rest
 
 
-async def tell(ch: Channel, kind: type[M], polynomials: Sequence[Coefficients]) -> None:
-    """From the coordinator to all sites."""
-    await ch.send(ALL, kind, lambda: message(kind, polynomials))
+async def collect(ch: Channel, part: type[M], shape: Shape, count: int, make: Make) -> list[Coefficients] | None:
+    """All roles: the sum of every site's polynomials, at the coordinator, who keeps it; nothing at a site."""
+    if ch.is_coordinator:
+        return (await gather_sum(ch, part, shape, count))[0]
+    await give(ch, part, make)
+    return None
 
 
-async def told(ch: Channel, kind: type[M], shape: Shape, count: int = 1) -> list[Coefficients]:
-    """What the coordinator told all sites."""
+async def announce(
+    ch: Channel, part: type[M], joint: type[Message], shape: Shape, count: int, make: Make
+) -> list[Coefficients]:
+    """All roles: the sum of every site's polynomials, which the coordinator sends to all."""
+    total = await collect(ch, part, shape, count, make)
+    if total is None:
+        return await announced(ch, joint, shape, count)
+    await ch.broadcast(message(joint, total))
+    return total
+
+
+async def announced(ch: Channel, kind: type[M], shape: Shape, count: int) -> list[Coefficients]:
+    """What the coordinator announced to all sites."""
     received = await ch.recv_broadcast(kind)
     return await offload(parse, ch, "the coordinator", received, shape, count)
 
 
-async def give(ch: Channel, kind: type[M], make: Any) -> bytes:
+async def give(ch: Channel, kind: type[M], make: Make) -> None:
     """From a site to the coordinator; `make` computes the polynomials, once and in a thread."""
-
-    async def made() -> M:
-        return message(kind, await offload(make))
-
-    return await ch.send(HUB, kind, made)
+    await ch.send(COORDINATOR, kind, partial(offload, lambda: message(kind, make())))

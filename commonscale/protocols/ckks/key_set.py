@@ -3,8 +3,8 @@
 1. Where keys may be used again: each site names the set that it holds for these sites and these needs; if all name the
    same and the coordinator has it too, it is used, and step 2 is skipped.
 2. The collective public key, and where they are needed the relinearization key and rotation keys, all at once.
-3. The sites agree, by signed hashes, on every joint key that they were shown, and on anything that was told before.
-   Only then does anyone encrypt.
+3. The sites agree, by signed hashes, on every joint key that they were shown. Only then does anyone
+   encrypt.
 
 A site keeps its share locked in its vault. Refreshes take their public randomness from the roster of the job that does
 them, so it is never the same twice, also under keys that are used again.
@@ -12,31 +12,27 @@ them, so it is never the same twice, also under keys that are used again.
 Reveals: nothing; in step 1, whether these sites have computed together before.
 """
 
-from __future__ import annotations
-
 import hashlib
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from commonscale.channel import Channel
+from commonscale.channel.channel import Channel
+from commonscale.channel.slot import COORDINATOR
 from commonscale.concurrency import concurrently, offload
 from commonscale.errors import StateLost
 from commonscale.keyshelf import KEY_SET_FORMAT, current
 from commonscale.protocols import agreement
 from commonscale.protocols.ckks import public_key, relinearization_key, rotation_keys
-from commonscale.slot import HUB
+from commonscale.protocols.ckks.levels import REUSE
 from commonscale.v1.protocols_pb2 import KeyChoice, KeyOffer, KeySet
 from crypto.ckks.context import Context, context_of
 from crypto.ckks.evaluator import PublicKeys
 from crypto.ckks.keys import SecretShare
 from crypto.ckks.profiles import Profile
-from crypto.ckks.skeleton import Coefficients, to_bytes
-
-Work = Callable[[], Awaitable[Any]]
+from crypto.ckks.skeleton import to_bytes
 
 
 @dataclass(frozen=True)
@@ -50,7 +46,7 @@ class Needs:
 
 
 @dataclass(frozen=True)
-class PartyKeys:
+class SiteKeys:
     """What a site holds of a key set."""
 
     ctx: Context
@@ -63,40 +59,45 @@ def crs_seed(ch: Channel) -> bytes:
     return hashlib.sha256(b"commonscale/v1/crs-seed\0" + ch.roster_digest + ch.run.encode()).digest()
 
 
-async def party(ch: Channel, needs: Needs, told: bytes = b"") -> PartyKeys:
-    """Role of a site; `told` is what the sites must agree on beside the keys."""
-    ctx = await offload(context_of, needs.profile)
-    found = await _party_chosen(ch, needs) if needs.reuse else None  # 1.
+async def obtain(ch: Channel, needs: Needs) -> KeySet:
+    """All roles: a key set; a site's has its secret share, the coordinator's the keys to compute with."""
+    found = await _chosen(ch, needs) if needs.reuse else None  # 1.
     if found is None:
-        found = await _party_made(ch, ctx, needs)  # 2.
-    await agreement.party(ch, found.id + told)  # 3.
+        found = await _made(ch, needs)  # 2.
+    await agreement.agree(ch, found.id)  # 3.
     if needs.reuse and ch.shelf is not None:
-        await offload(ch.shelf.put, _family(ch, needs), found.SerializeToString())
-    share = await offload(SecretShare.from_bytes, found.secret)
-    key = await offload(ctx.public_key, ctx.key_shape.parse(found.public_key), found.seed)
-    return PartyKeys(ctx, share, key)
+        name = found.id.hex() if ch.is_coordinator else _family(ch, needs)
+        await offload(ch.shelf.put, name, found.SerializeToString())
+    return found
 
 
-async def coordinator(ch: Channel, needs: Needs) -> PublicKeys:
-    """Role of the coordinator."""
-    ctx = await offload(context_of, needs.profile)
-    found = await _hub_chosen(ch) if needs.reuse else None  # 1.
-    if found is None:
-        found = await _hub_made(ch, ctx, needs)  # 2.
-    await agreement.coordinator(ch)  # 3.
-    if needs.reuse and ch.shelf is not None:
-        await offload(ch.shelf.put, found.id.hex(), found.SerializeToString())
-    return await offload(_public_keys, ctx, found)
+def site_keys(needs: Needs, found: KeySet) -> SiteKeys:
+    """What a site computes with."""
+    ctx = context_of(needs.profile)
+    key = ctx.public_key(ctx.key_shape.parse(found.public_key), found.seed)
+    return SiteKeys(ctx, SecretShare.from_bytes(found.secret), key)
 
 
-async def _party_chosen(ch: Channel, needs: Needs) -> KeySet | None:
-    """Step 1 at a site: what it offers stays with the job, whatever becomes of the shelf meanwhile."""
+def public_keys(needs: Needs, found: KeySet) -> PublicKeys:
+    """What the coordinator computes with."""
+    ctx = context_of(needs.profile)
+    relinearization = ctx.switch_key.shape.parse(found.relinearization) if found.relinearization else None
+    rotations = {steps: ctx.switch_half.parse(key) for steps, key in found.rotations.items()}
+    return PublicKeys(found.seed, ctx.key_shape.parse(found.public_key), relinearization, rotations)
+
+
+async def _chosen(ch: Channel, needs: Needs) -> KeySet | None:
+    """Step 1: the set that all still hold, if there is one."""
+    ch = ch.under(REUSE)
+    if ch.is_coordinator:
+        return await _coordinator_chosen(ch)
+    # What a site offers stays with the job, whatever becomes of the shelf meanwhile.
     held = await offload(current, ch.shelf, _family(ch, needs)) if ch.shelf is not None else None
     mine = KeySet.FromString(await ch.keep("KeySet", lambda: held.SerializeToString() if held else b""))
     if mine.format != KEY_SET_FORMAT:
         # A job that was under way when this daemon was upgraded may have kept a set of before.
         mine = KeySet()
-    await ch.send(HUB, KeyOffer, lambda: KeyOffer(key_set=mine.id))
+    await ch.send(COORDINATOR, KeyOffer, lambda: KeyOffer(key_set=mine.id))
     chosen = (await ch.recv_broadcast(KeyChoice)).key_set
     if not chosen:
         return None
@@ -105,8 +106,7 @@ async def _party_chosen(ch: Channel, needs: Needs) -> KeySet | None:
     return mine
 
 
-async def _hub_chosen(ch: Channel) -> KeySet | None:
-    """Step 1 at the coordinator."""
+async def _coordinator_chosen(ch: Channel) -> KeySet | None:
     offers = {offer.key_set for offer in (await ch.gather(KeyOffer)).values()}
     offered = offers.pop() if len(offers) == 1 else b""
     held = await offload(current, ch.shelf, offered.hex()) if offered and ch.shelf is not None else None
@@ -119,52 +119,29 @@ async def _hub_chosen(ch: Channel) -> KeySet | None:
     return held
 
 
-async def _party_made(ch: Channel, ctx: Context, needs: Needs) -> KeySet:
-    """Step 2 at a site."""
-    seed = crs_seed(ch)
-    share, mine = await public_key.secret(ch, ctx, seed)
-    work: list[Work] = [partial(public_key.party, ch, ctx, mine)]
+async def _made(ch: Channel, needs: Needs) -> KeySet:
+    """Step 2: all keys at once."""
+    ctx, seed = await offload(context_of, needs.profile), crs_seed(ch)
+    share, mine = await public_key.secret(ch, ctx, seed) if ch.is_site else (None, None)
+    work: list[Any] = [
+        partial(public_key.make, ch, ctx, mine),
+        partial(rotation_keys.make, ch, ctx, share, seed, needs.rotations),
+    ]
     if needs.relinearization:
-        work.append(partial(relinearization_key.party, ch, ctx, share, seed))
-    if needs.rotations:
-        work.append(partial(rotation_keys.party, ch, ctx, share, seed, needs.rotations))
-    joint, *others = await concurrently(work)
-    # Of rotation keys a site sees nothing joint.
-    seen = [joint, *(others[0] if needs.relinearization else ())]
+        work.append(partial(relinearization_key.make, ch, ctx, share, seed))
+    joint, rotations, *relinearization = await concurrently(work)
+    ((joints, key),) = relinearization or [([], None)]
+    # A hash of everything joint that a site sees of a key set; rotation keys show it nothing joint.
+    seen = (hashlib.sha256(to_bytes(one)).digest() for one in (joint, *joints))
     return KeySet(
-        id=_id(seed, seen), seed=seed, public_key=to_bytes(joint), secret=share.to_bytes(), format=KEY_SET_FORMAT
+        id=hashlib.sha256(seed + b"".join(seen)).digest(),
+        seed=seed,
+        public_key=to_bytes(joint),
+        relinearization=to_bytes(key) if key is not None else b"",
+        rotations={steps: to_bytes(half) for steps, half in rotations.items()},
+        secret=share.to_bytes() if share is not None else b"",
+        format=KEY_SET_FORMAT,
     )
-
-
-async def _hub_made(ch: Channel, ctx: Context, needs: Needs) -> KeySet:
-    """Step 2 at the coordinator."""
-    work: list[Work] = [partial(public_key.coordinator, ch, ctx)]
-    if needs.relinearization:
-        work.append(partial(relinearization_key.coordinator, ch, ctx))
-    if needs.rotations:
-        work.append(partial(rotation_keys.coordinator, ch, ctx, needs.rotations))
-    joint, *others = await concurrently(work)
-    seed, seen = crs_seed(ch), [joint]
-    found = KeySet(seed=seed, public_key=to_bytes(joint), format=KEY_SET_FORMAT)
-    if needs.relinearization:
-        joints, key = others.pop(0)
-        seen += joints
-        found.relinearization = to_bytes(key)
-    for steps, key in others.pop(0).items() if needs.rotations else ():
-        found.rotations[steps] = to_bytes(key)
-    found.id = _id(seed, seen)
-    return found
-
-
-def _public_keys(ctx: Context, found: KeySet) -> PublicKeys:
-    relinearization = ctx.switch_key.shape.parse(found.relinearization) if found.relinearization else None
-    rotations = {steps: ctx.switch_half.parse(key) for steps, key in found.rotations.items()}
-    return PublicKeys(found.seed, ctx.key_shape.parse(found.public_key), relinearization, rotations)
-
-
-def _id(seed: bytes, joints: list[Coefficients]) -> bytes:
-    """A hash of everything joint that a site sees of a key set."""
-    return hashlib.sha256(seed + b"".join(hashlib.sha256(to_bytes(joint)).digest() for joint in joints)).digest()
 
 
 def _family(ch: Channel, needs: Needs) -> str:

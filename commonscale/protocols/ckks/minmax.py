@@ -16,19 +16,18 @@ Differs from the paper: slots that hold anything but results are cleared before 
 Reveals: minimum and maximum of each pooled column, to all sites and the coordinator.
 """
 
-from __future__ import annotations
-
-import math
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 
-from commonscale.protocols.ckks.circuit import Circuit, Handle
-from commonscale.transforms.ordering import Floats
+from commonscale.ordering import Floats
+from commonscale.protocols.ckks.levels import Circuit, Handle, Opening, lengths
+from commonscale.reveal import Reveal
 from crypto.ckks.arithmetic import with_levels
 from crypto.ckks.inverse import inverse, line
+from crypto.ckks.profiles import profile_for
 from crypto.ckks.sign import sign
 
 # Stands at a site for "no value": the least there is.
@@ -46,7 +45,7 @@ _WEIGHT_ERROR = 1e-8
 class Layout:
     """Numbers of all sites in slots: `rows` rows of `width` numbers; columns beyond that in further ciphertexts."""
 
-    parties: int
+    sites: int
     numbers: int
     slots: int
     rows: int
@@ -56,23 +55,14 @@ class Layout:
         """Numbers in a row."""
         return min(self.numbers, self.slots // self.rows)
 
-    @property
-    def chunks(self) -> int:
-        """Ciphertexts."""
-        return math.ceil(self.numbers / self.width)
-
     def place(self, mine: Floats, rows: dict[int, float]) -> list[Floats]:
         """My numbers, times a factor, in some rows; nothing in the others."""
-        found: list[Floats] = []
-        for start in range(0, self.numbers, self.width):
-            chunk = np.zeros((self.rows, self.width))
-            part = mine[start : start + self.width]
-            for row, factor in rows.items():
-                chunk[row, : len(part)] += factor * part
-            found.append(chunk.ravel())
-        return found
+        factors, padded = np.zeros(self.rows), np.zeros(self.chunks * self.width)
+        factors[list(rows)] = list(rows.values())
+        padded[: self.numbers] = mine
+        return [(factors[:, np.newaxis] * part).ravel() for part in np.split(padded, self.chunks)]
 
-    def first_row(self, value: float = 1.0) -> Floats:
+    def first_row(self, value: float) -> Floats:
         """A value in the first row, 0 elsewhere."""
         found = np.zeros(self.slots)
         found[: self.width] = value
@@ -81,90 +71,93 @@ class Layout:
     @property
     def lengths(self) -> list[int]:
         """Numbers of the first row in each ciphertext."""
-        starts = range(0, self.numbers, self.width)
-        return [min(self.width, self.numbers - start) for start in starts]
+        return lengths(self.numbers, self.width)
+
+    @property
+    def chunks(self) -> int:
+        """Ciphertexts."""
+        return len(self.lengths)
 
 
-def layout(variant: str, parties: int, columns: int, slots: int) -> Layout:
-    """The layout of a variant."""
-    rows = {"sequential": 1, "tree": parties, "all-pairs": parties * (parties - 1)}[variant]
+def layout(method: str, sites: int, columns: int, profile: str) -> Layout:
+    """The layout of a method."""
+    slots = profile_for(profile, "comparison").slots
+    rows = {"sequential": 1, "tree": sites, "all-pairs": sites * (sites - 1)}[method]
     # The paper keeps minima and maxima apart.
-    return Layout(parties, columns if variant == "sequential" else 2 * columns, slots, rows)
+    return Layout(sites, columns if method == "sequential" else 2 * columns, slots, rows)
 
 
-def rotations(variant: str, plan: Layout) -> tuple[int, ...]:
-    """The rotation keys that a variant needs."""
-    if variant == "tree":
-        return (plan.width,) if plan.parties <= _LONG_STEP else (plan.width, _LONG_STEP * plan.width)
-    if variant == "all-pairs":
-        return plan.width, plan.parties * plan.width
+def rotations(method: str, plan: Layout) -> tuple[int, ...]:
+    """The rotation keys that a method needs."""
+    if method == "tree":
+        return (plan.width,) if plan.sites <= _LONG_STEP else (plan.width, _LONG_STEP * plan.width)
+    if method == "all-pairs":
+        return plan.width, plan.sites * plan.width
     return ()
 
 
-Mine = Callable[[], Floats] | None
+# A site's largest values and its negated smallest ones, over their bounds.
+Mine = Callable[[], Floats]
+# Of two handles.
+Operation = Callable[[Handle, Handle], Awaitable[Handle]]
 
 
-async def sequential(circuit: Circuit, plan: Layout, _: int, mine: Mine) -> Floats:
+async def sequential(circuit: Circuit, reveal: Reveal, plan: Layout, mine: Mine) -> Floats:
     """Lines 14 to 26: returns maxima, then negated minima."""
     found: list[Handle] = []
     for side in (0, 1):
-        half = partial(_half, plan, mine, side) if mine else None
-        best, *others = await circuit.inputs(half, plan.chunks)
+        best, *others = await circuit.inputs(partial(_half, plan, mine, side), plan.chunks)
         for other in others:
             best = await larger(circuit, best, other)
         found.append(best)
-    names = zip(OPENINGS["sequential"], found, strict=True)
-    return 2 * np.concatenate([await _open_first_row(circuit, plan, best, name) for name, best in names])
+    opened = [await _open_first_row(circuit, plan, best, reveal, side + 1) for side, best in enumerate(found)]
+    return 2 * np.concatenate(opened)
 
 
-def _half(plan: Layout, mine: Callable[[], Floats], side: int) -> list[Floats]:
-    numbers = mine()
-    return plan.place(numbers[side * plan.numbers : (side + 1) * plan.numbers], {0: 0.5})
+def _half(plan: Layout, mine: Mine, side: int) -> list[Floats]:
+    return plan.place(np.split(mine(), 2)[side], {0: 0.5})
 
 
-async def tree(circuit: Circuit, plan: Layout, index: int, mine: Mine) -> Floats:
+async def tree(circuit: Circuit, reveal: Reveal, plan: Layout, mine: Mine) -> Floats:
     """Pairs, then pairs of pairs: a maximum may be taken twice, so windows may overlap."""
-    make = (lambda: plan.place(mine(), {index: 0.5})) if mine else None
-    (best,) = await circuit.input([make], plan.chunks)
+    (best,) = await circuit.input([lambda: plan.place(mine(), {circuit.index: 0.5})], plan.chunks)
     span = 1
-    while span < plan.parties:
-        step = min(span, plan.parties - span)
+    while span < plan.sites:
+        step = min(span, plan.sites - span)
         best = await larger(circuit, best, await _shifted(circuit, best, step, plan.width))
         span += step
-    return 2 * await _open_first_row(circuit, plan, best, *OPENINGS["tree"])
+    return 2 * await _open_first_row(circuit, plan, best, reveal)
 
 
-async def all_pairs(circuit: Circuit, plan: Layout, index: int, mine: Mine) -> Floats:
+async def all_pairs(circuit: Circuit, reveal: Reveal, plan: Layout, mine: Mine) -> Floats:
     """Row d·P + i compares site i with site i + d + 1."""
-    parties, stride = plan.parties, plan.parties * plan.width
+    sites, stride, index = plan.sites, plan.sites * plan.width, circuit.index
     rivals: dict[int, float] = {}
-    for d in range(parties - 1):
-        rivals[d * parties + index] = 0.5
-        rivals[d * parties + (index - d - 1) % parties] = -0.5
-    compared = (lambda: plan.place(mine(), rivals)) if mine else None
-    own = (lambda: plan.place(mine(), {index: 1.0})) if mine else None
-    difference, numbers = await circuit.input([compared, own], plan.chunks)
+    for d in range(sites - 1):
+        rivals[d * sites + index] = 0.5
+        rivals[d * sites + (index - d - 1) % sites] = -0.5
+    difference, numbers = await circuit.input(
+        [lambda: plan.place(mine(), rivals), lambda: plan.place(mine(), {index: 1.0})], plan.chunks
+    )
     step = await circuit.add(await sign(circuit, difference, scale=0.5), 0.5)
-    weight = await _product(circuit, step, parties - 1, stride)
+    weight = await _folded(circuit, circuit.mul, step, sites - 1, stride)
     weight, numbers = await with_levels(circuit, 1, [weight, numbers])
     # Sums over the sites end in the first row; whatever stands elsewhere is cleared.
-    total = await _sum(circuit, await circuit.mul(weight, numbers), parties, plan.width)
-    weights = await _sum(circuit, weight, parties, plan.width)
+    total = await _folded(circuit, circuit.add, await circuit.mul(weight, numbers), sites, plan.width)
+    weights = await _folded(circuit, circuit.add, weight, sites, plan.width)
     total, weights = await with_levels(circuit, 1, [total, weights])
-    kappa = _WEIGHT_SLACK**2 * 2 ** (parties - 1) / parties
+    kappa = _WEIGHT_SLACK**2 * 2 ** (sites - 1) / sites
     slope, offset = line(kappa)
     scaled, total = await circuit.mul_all(
         [(weights, plan.first_row(slope / _WEIGHT_SLACK)), (total, plan.first_row(_GAIN / _WEIGHT_SLACK))]
     )
     share = await inverse(circuit, await circuit.add(scaled, plan.first_row(offset)), kappa, _WEIGHT_ERROR)
     total, share = await with_levels(circuit, 1, [total, share])
-    (name,) = OPENINGS["all-pairs"]
-    return np.concatenate(await circuit.open(await circuit.mul(total, share), plan.lengths, name, _TOWERS)) / _GAIN
+    lifted = await circuit.mul(total, share)
+    return await circuit.open(lifted, Opening(plan.lengths, reveal, towers=_TOWERS)) / _GAIN
 
 
-# What the openings of a variant are called.
-OPENINGS = {"sequential": ("maxima", "minima"), "tree": ("extremes",), "all-pairs": ("extremes",)}
-VARIANTS = {"sequential": sequential, "tree": tree, "all-pairs": all_pairs}
+METHODS = {"sequential": sequential, "tree": tree, "all-pairs": all_pairs}
 
 
 async def larger(circuit: Circuit, a: Handle, b: Handle) -> Handle:
@@ -179,11 +172,8 @@ async def larger(circuit: Circuit, a: Handle, b: Handle) -> Handle:
 
 async def _shifted(circuit: Circuit, a: Handle, rows: int, width: int) -> Handle:
     """Row i takes what was in row i + rows."""
-    while rows >= _LONG_STEP:
-        a, rows = await circuit.rotate(a, _LONG_STEP * width), rows - _LONG_STEP
-    for _ in range(rows):
-        a = await circuit.rotate(a, width)
-    return a
+    long, short = divmod(rows, _LONG_STEP)
+    return await _repeated(circuit, await _repeated(circuit, a, long, _LONG_STEP * width), short, width)
 
 
 async def _repeated(circuit: Circuit, a: Handle, times: int, stride: int) -> Handle:
@@ -192,29 +182,21 @@ async def _repeated(circuit: Circuit, a: Handle, times: int, stride: int) -> Han
     return a
 
 
-async def _product(circuit: Circuit, a: Handle, count: int, stride: int) -> Handle:
-    """The product of `count` blocks that begin at this slot: doubled, and one more where the count is odd."""
+async def _folded(circuit: Circuit, operation: Operation, a: Handle, count: int, stride: int) -> Handle:
+    """Sum or product of `count` blocks that begin at this slot: doubled, and one more where the count is odd."""
     if count == 1:
         return a
-    half = await _product(circuit, a, count // 2, stride)
-    (half,) = await with_levels(circuit, 1, [half])
-    found = await circuit.mul(half, await _repeated(circuit, half, count // 2, stride))
+    needed = 1 if operation == circuit.mul else 0
+    half = await _folded(circuit, operation, a, count // 2, stride)
+    (half,) = await with_levels(circuit, needed, [half])
+    found = await operation(half, await _repeated(circuit, half, count // 2, stride))
     if count % 2:
-        a, found = await with_levels(circuit, 1, [a, found])
-        found = await circuit.mul(found, await _repeated(circuit, a, count - 1, stride))
+        a, found = await with_levels(circuit, needed, [a, found])
+        found = await operation(found, await _repeated(circuit, a, count - 1, stride))
     return found
 
 
-async def _sum(circuit: Circuit, a: Handle, count: int, stride: int) -> Handle:
-    """The sum of `count` blocks that begin at this slot."""
-    if count == 1:
-        return a
-    half = await _sum(circuit, a, count // 2, stride)
-    found = await circuit.add(half, await _repeated(circuit, half, count // 2, stride))
-    return await circuit.add(found, await _repeated(circuit, a, count - 1, stride)) if count % 2 else found
-
-
-async def _open_first_row(circuit: Circuit, plan: Layout, a: Handle, name: str) -> Floats:
+async def _open_first_row(circuit: Circuit, plan: Layout, a: Handle, reveal: Reveal, number: int = 0) -> Floats:
     (a,) = await with_levels(circuit, 1, [a])
     lifted = await circuit.mul(a, plan.first_row(_GAIN))
-    return np.concatenate(await circuit.open(lifted, plan.lengths, name, _TOWERS)) / _GAIN
+    return await circuit.open(lifted, Opening(plan.lengths, reveal, number, _TOWERS)) / _GAIN

@@ -9,11 +9,9 @@ Differs from the paper: `a` comes from a public seed, so nobody chooses it and n
 Reveals: nothing; each b_i is a ring-LWE sample.
 """
 
-from __future__ import annotations
-
-from commonscale.channel import Channel
+from commonscale.channel.channel import Channel
 from commonscale.concurrency import offload
-from commonscale.protocols.ckks.gathering import gather_sum, give, tell, told
+from commonscale.protocols.ckks.gathering import announce
 from commonscale.v1.protocols_pb2 import JointKey, KeyShare
 from crypto.ckks.context import Context
 from crypto.ckks.keys import SecretShare, gen_key_share
@@ -22,25 +20,17 @@ from crypto.ckks.skeleton import Coefficients, to_bytes
 
 async def secret(ch: Channel, ctx: Context, seed: bytes) -> tuple[SecretShare, Coefficients]:
     """Step 1 at a site: s_i and b_i, kept as one, so that a crash between them cannot part them."""
-    kept = await ch.keep("SecretShare", lambda: _pair(ctx, seed))
+
+    def pair() -> bytes:
+        share, b = gen_key_share(ctx, seed)
+        return to_bytes(b) + share.to_bytes()
+
+    kept = await ch.keep("SecretShare", pair)
     size = ctx.key_shape.size_bytes
     return await offload(SecretShare.from_bytes, kept[size:]), ctx.key_shape.parse(kept[:size])
 
 
-async def party(ch: Channel, ctx: Context, mine: Coefficients) -> Coefficients:
-    """Role of a site that has its b_i: returns b."""
-    await give(ch, KeyShare, lambda: [mine])  # 1.
-    (joint,) = await told(ch, JointKey, ctx.key_shape)
+async def make(ch: Channel, ctx: Context, mine: Coefficients | None) -> Coefficients:
+    """All roles: b; a site has its b_i."""
+    (joint,) = await announce(ch, KeyShare, JointKey, ctx.key_shape, 1, lambda: [mine] if mine is not None else [])
     return joint
-
-
-async def coordinator(ch: Channel, ctx: Context) -> Coefficients:
-    """Role of the coordinator."""
-    joint, _ = await gather_sum(ch, KeyShare, ctx.key_shape)  # 2.
-    await tell(ch, JointKey, joint)
-    return joint[0]
-
-
-def _pair(ctx: Context, seed: bytes) -> bytes:
-    share, b = gen_key_share(ctx, seed)
-    return to_bytes(b) + share.to_bytes()

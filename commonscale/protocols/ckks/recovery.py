@@ -15,20 +15,19 @@ Reveals: the lost site's key share, to the stand-in: from then on two shares of 
 keys are for this step only.
 """
 
-from __future__ import annotations
-
 import secrets
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from functools import partial
 
 import anyio
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from commonscale.channel import Channel, Mailbox, parse
+from commonscale.channel.channel import Channel, Mailbox, parse
+from commonscale.channel.slot import COORDINATOR, Slot
 from commonscale.concurrency import offload
 from commonscale.errors import BadMessage, SiteLost
-from commonscale.slot import ALL, HUB, Slot
 from commonscale.v1.protocols_pb2 import Deposit, Escrow, EscrowPart, Lost
 from crypto import shamir
 from crypto.ckks.keys import SecretShare
@@ -37,19 +36,16 @@ from crypto.ckks.keys import SecretShare
 _NONCE = bytes(12)
 
 
-async def deposit_party(ch: Channel, share: SecretShare) -> None:
-    """Step 1 at a site."""
-    others = [party for party in ch.parties if party != ch.me]
-    made = Deposit.FromString(await ch.keep("Deposit", lambda: _deposit(share, len(others)).SerializeToString()))
-    parts = dict(zip(others, made.parts, strict=True))
+async def deposit(ch: Channel, share: SecretShare | None) -> None:
+    """Step 1 at all roles. The coordinator waits for all locked shares; each comes after its parts have arrived."""
+    if share is None:
+        await ch.gather(Escrow)
+        return
+    made = Deposit.FromString(await ch.keep("Deposit", lambda: _deposit(share, len(ch.others)).SerializeToString()))
+    parts = dict(zip(ch.others, made.parts, strict=True))
     await ch.scatter(EscrowPart, {other: partial(EscrowPart, part=part) for other, part in parts.items()})
     await ch.gather(EscrowPart)
-    await ch.send(HUB, Escrow, lambda: Escrow(locked=made.locked))
-
-
-async def deposit_coordinator(ch: Channel) -> dict[str, bytes]:
-    """Step 1 at the coordinator: every site's locked share. Each was deposited after its parts had arrived."""
-    return {site: escrow.locked for site, escrow in (await ch.gather(Escrow)).items()}
+    await ch.send(COORDINATOR, Escrow, lambda: Escrow(locked=made.locked))
 
 
 async def open_share(keys_ch: Channel, ch: Channel, lost: Lost) -> SecretShare | None:
@@ -60,7 +56,7 @@ async def open_share(keys_ch: Channel, ch: Channel, lost: Lost) -> SecretShare |
     if lost.stand_in != ch.me:
         await ch.send(lost.stand_in, EscrowPart, lambda: mine)
         return None
-    helpers = [party for party in ch.parties if party not in (ch.me, lost.site)]
+    helpers = [site for site in ch.others if site != lost.site]
     parts = [mine.part] + [(await ch.recv(EscrowPart, helper)).part for helper in helpers]
     try:
         key = shamir.combine(parts)
@@ -69,40 +65,41 @@ async def open_share(keys_ch: Channel, ch: Channel, lost: Lost) -> SecretShare |
         raise BadMessage(f"The parts of {lost.site}'s key share do not open it.", "Submit the job again.") from None
 
 
+@dataclass
 class LossAwareMailbox:
     """A site's mailbox while others may get lost: whoever waits here also hears of a loss."""
 
-    def __init__(self, inner: Mailbox, run: str, kind: str, heard: Callable[[Lost], Awaitable[None]]) -> None:
-        self._inner = inner
-        self._slot = Slot(run, kind, HUB, ALL)
-        self._heard = heard
-        self._lost: Lost | None = None
+    inner: Mailbox
+    # Where the coordinator says who is lost, and what is done then.
+    lost: Slot
+    hear: Callable[[Lost], Awaitable[None]]
+    _heard: bool = False
 
     async def put(self, slot: Slot, payload: bytes) -> None:
         """As the inner one."""
-        await self._inner.put(slot, payload)
+        await self.inner.put(slot, payload)
 
     async def get(self, slot: Slot) -> bytes:
         """What is waited for; a loss that is heard of meanwhile is seen to first."""
-        while self._lost is None:
+        if not self._heard:
             found, payload = await self._either(slot)
             if found == slot:
                 return payload
-            self._lost = parse(Lost, payload, self._slot)
-            await self._heard(self._lost)
-        return await self._inner.get(slot)
+            lost, self._heard = parse(Lost, payload, self.lost), True
+            await self.hear(lost)
+        return await self.inner.get(slot)
 
     async def _either(self, slot: Slot) -> tuple[Slot, bytes]:
         found: list[tuple[Slot, bytes]] = []
 
         async def one(wanted: Slot) -> None:
-            payload = await self._inner.get(wanted)
+            payload = await self.inner.get(wanted)
             found.append((wanted, payload))
             tasks.cancel_scope.cancel()
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(one, slot)
-            tasks.start_soon(one, self._slot)
+            tasks.start_soon(one, self.lost)
         return found[0]
 
 

@@ -10,14 +10,13 @@ CBootstrap of section III-C, all ciphertexts of a moment in one round:
 Reveals: nothing; the coordinator sees the message less masks that are uniform.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
-from commonscale.channel import Channel
+from commonscale.channel.channel import Channel
 from commonscale.concurrency import concurrently, offload
-from commonscale.protocols.ckks.gathering import Receive, gather_sum, give, tell, told
+from commonscale.protocols.ckks.gathering import Receive, announced, gather_sum, give, message
 from commonscale.v1.protocols_pb2 import RefreshRequest, RefreshShare
 from crypto.ckks.context import Context
 from crypto.ckks.evaluator import Evaluator
@@ -25,28 +24,26 @@ from crypto.ckks.keys import SecretShare
 from crypto.ckks.opening import gen_refresh_share, refresh_request_shape, refresh_share_shape
 
 
-async def party(
-    ch: Channel, ctx: Context, share: SecretShare, seed: bytes, count: int, reply: Channel | None = None
-) -> None:
+async def site(ch: Channel, ctx: Context, seed: bytes, count: int, share: SecretShare, reply: Channel) -> None:
     """Role of a site: helps to refresh `count` ciphertexts. A stand-in replies on another channel."""
-    requested = await told(ch, RefreshRequest, refresh_request_shape(ctx), count)  # 1.
+    requested = await announced(ch, RefreshRequest, refresh_request_shape(ctx), count)  # 1.
     await give(  # 2.
-        reply or ch,
+        reply,
         RefreshShare,
         lambda: [gen_refresh_share(ctx, share, c1, seed, _label(ch, at)) for at, c1 in enumerate(requested)],
     )
 
 
 async def coordinator(
-    ch: Channel, evaluator: Evaluator, seed: bytes, ciphertexts: Sequence[Any], receive: Receive | None = None
+    ch: Channel, evaluator: Evaluator, seed: bytes, ciphertexts: Sequence[Any], receive: Receive
 ) -> list[Any]:
     """Role of the coordinator."""
-    requests = await concurrently([_call(evaluator.refresh_request, one) for one in ciphertexts])
-    await tell(ch, RefreshRequest, [c1 for _, c1 in requests])  # 1.
+    requests = await concurrently([partial(offload, evaluator.refresh_request, one) for one in ciphertexts])
+    await ch.broadcast(message(RefreshRequest, [c1 for _, c1 in requests]))  # 1.
     shares, _ = await gather_sum(ch, RefreshShare, refresh_share_shape(evaluator.ctx), len(ciphertexts), receive)
     return await concurrently(  # 3.
         [
-            _call(evaluator.refresh, kept, joint, seed, _label(ch, at))
+            partial(offload, evaluator.refresh, kept, joint, seed, _label(ch, at))
             for at, ((kept, _), joint) in enumerate(zip(requests, shares, strict=True))
         ]
     )
@@ -54,7 +51,3 @@ async def coordinator(
 
 def _label(ch: Channel, at: int) -> str:
     return f"{ch.run}/{ch.prefix}{at}"
-
-
-def _call(function: Any, *args: Any) -> Any:
-    return lambda: offload(function, *args)

@@ -13,30 +13,32 @@ Differs from the paper: e'' is the sum of three errors, because OpenFHE adds one
 Reveals: nothing; every message is a ring-LWE sample, and no two of them hide behind the same mask.
 """
 
-from __future__ import annotations
-
-from commonscale.channel import Channel
+from commonscale.channel.channel import Channel
 from commonscale.concurrency import offload
-from commonscale.protocols.ckks.gathering import gather_sum, give, tell, told
+from commonscale.protocols.ckks.gathering import announce, collect
 from commonscale.v1.protocols_pb2 import RelinJoint, RelinProduct, RelinShare
 from crypto.ckks.context import Context
 from crypto.ckks.keys import SecretShare, gen_ephemeral_secret, gen_relin_product, gen_relin_share, relin_key
 from crypto.ckks.skeleton import Coefficients
 
 
-async def party(ch: Channel, ctx: Context, share: SecretShare, seed: bytes) -> list[Coefficients]:
-    """Role of a site: returns h0 and h1, which all sites compare."""
-    kept = await ch.keep("EphemeralSecret", lambda: gen_ephemeral_secret(ctx).to_bytes())
-    ephemeral = await offload(SecretShare.from_bytes, kept)
-    await give(ch, RelinShare, lambda: gen_relin_share(ctx, share, ephemeral, seed))  # 1.
-    h0, h1 = await told(ch, RelinJoint, ctx.switch_half, 2)
-    await give(ch, RelinProduct, lambda: [gen_relin_product(ctx, share, ephemeral, h0, h1)])  # 2.
-    return [h0, h1]
+async def make(
+    ch: Channel, ctx: Context, share: SecretShare | None, seed: bytes
+) -> tuple[list[Coefficients], Coefficients | None]:
+    """All roles: h0 and h1, which all sites compare; and the key, at the coordinator."""
+    mine: tuple[SecretShare, SecretShare] | None = None
+    if share is not None:
+        ephemeral = await ch.keep("EphemeralSecret", lambda: gen_ephemeral_secret(ctx).to_bytes())
+        mine = share, await offload(SecretShare.from_bytes, ephemeral)
 
+    def secrets() -> tuple[SecretShare, SecretShare]:
+        assert mine is not None
+        return mine
 
-async def coordinator(ch: Channel, ctx: Context) -> tuple[list[Coefficients], Coefficients]:
-    """Role of the coordinator: returns h0 and h1, and the key."""
-    joints, _ = await gather_sum(ch, RelinShare, ctx.switch_half, 2)  # 1.
-    await tell(ch, RelinJoint, joints)
-    (products,), _ = await gather_sum(ch, RelinProduct, ctx.switch_half)  # 2.
-    return joints, relin_key(joints[1], products)
+    h0, h1 = await announce(  # 1.
+        ch, RelinShare, RelinJoint, ctx.switch_half, 2, lambda: gen_relin_share(ctx, *secrets(), seed)
+    )
+    products = await collect(  # 2.
+        ch, RelinProduct, ctx.switch_half, 1, lambda: [gen_relin_product(ctx, *secrets(), h0, h1)]
+    )
+    return [h0, h1], relin_key(h1, products[0]) if products is not None else None

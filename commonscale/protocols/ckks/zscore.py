@@ -14,15 +14,14 @@ deviations x - μ are summed too, to correct mean and variance for the rounding 
 Reveals: mean and variance of each pooled column, and the bounds V, to all sites and the coordinator; no count.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from commonscale.protocols.ckks.circuit import Circuit, Handle
-from commonscale.transforms.ordering import Floats
+from commonscale.ordering import Floats
+from commonscale.protocols.ckks.levels import Chunks, Circuit, Handle, Opening, lengths
+from commonscale.reveal import Reveal
 from crypto.ckks.arithmetic import with_levels
 from crypto.ckks.inverse import inverse, line
 
@@ -36,59 +35,51 @@ Pair = tuple[Floats, Floats]
 
 async def moments(
     circuit: Circuit,
+    reveals: tuple[Reveal, Reveal],
     bounds: Floats,
     present: NDArray[np.bool_],
     max_rows: float,
-    fills: bool,
-    sums: Callable[[], Pair] | None,
-    deviations: Callable[[Floats], Pair] | None,
+    sums: Callable[[], Pair],
+    deviations: Callable[[Floats], Callable[[], Floats]],
 ) -> tuple[Floats, Floats]:
     """Means and variances (of columns that are not present: 0). A site gives functions for its own numbers.
 
-    Slots without a count would have no inverse: one site `fills` them.
+    Slots without a count would have no inverse: the first site fills them.
     """
-    # Two slots a column: its deviations and their squares are divided by the count in one go.
-    columns, slots = len(bounds), circuit.profile.slots
-    chunks = -(-2 * columns // slots)
+    # Two slots per column: its deviations and their squares are divided by the count in one go.
+    columns = len(bounds)
+    used = lengths(2 * columns, circuit.profile.slots)
     slope, offset = line(max_rows)
 
-    def split(first: Floats, second: Floats, rest: float = 0.0) -> list[Floats]:
-        padded = np.full(chunks * slots, rest)
-        padded[: 2 * columns] = np.concatenate([first, second])
-        return np.split(padded, chunks)
+    def counts() -> Chunks:
+        mine = slope / max_rows * (sums()[0] + np.where(present, 0.0, max_rows * circuit.first))
+        return circuit.split(np.tile(mine, 2), slope * circuit.first)
 
-    def counts() -> list[Floats]:
-        assert sums is not None
-        mine = slope / max_rows * (sums()[0] + np.where(present, 0.0, max_rows if fills else 0.0))
-        return split(mine, mine, slope if fills else 0.0)
+    def totals() -> Chunks:
+        return circuit.split(np.concatenate([sums()[1] * GAIN / bounds / max_rows, np.zeros(columns)]))
 
-    def totals() -> list[Floats]:
-        assert sums is not None
-        return split(sums()[1] * GAIN / bounds / max_rows, np.zeros(columns))
-
-    async def opened(name: str, total: Handle, share: Handle) -> Floats:
+    async def opened(reveal: Reveal, total: Handle, share: Handle) -> Floats:
         """Total / n in every slot."""
-        numbers = await circuit.open(await circuit.mul(total, share), lengths, name, TOWERS)
-        return np.concatenate(numbers) / GAIN
+        quotient = await circuit.mul(total, share)
+        return await circuit.open(quotient, Opening(used, reveal, towers=TOWERS)) / GAIN
 
-    lengths = [min(slots, 2 * columns - at) for at in range(0, 2 * columns, slots)]
     # 1. The inverse takes offset + slope·n/M.
-    count, total = await circuit.input([counts, totals] if sums else [None, None], chunks)
+    count, total = await circuit.input([counts, totals], len(used))
     # 2.
     share = await inverse(circuit, await circuit.add(count, offset), max_rows)
     # 3.
     (share,) = await with_levels(circuit, 1, [share])
-    mean = bounds * (await opened("mean", total, share))[:columns]
+    mean = bounds * (await opened(reveals[0], total, share))[:columns]
+    deviation = deviations(mean)
 
-    def around() -> list[Floats]:
+    def around() -> Chunks:
         """Deviations are at most 2V, their squares at most 4V²."""
-        assert deviations is not None
-        shift, square = deviations(mean)
-        return split(shift * GAIN / (2 * bounds) / max_rows, square * GAIN / (4 * bounds**2) / max_rows)
+        shift, square = deviation()
+        parts = shift / (2 * bounds), square / (4 * bounds**2)
+        return circuit.split(np.concatenate(parts) * GAIN / max_rows)
 
     # 4.
-    (spread,) = await circuit.input([around if deviations else None], chunks)
-    found = await opened("variance", spread, share)
-    await circuit.finish()
+    (spread,) = await circuit.input([around], len(used))
+    found = await opened(reveals[1], spread, share)
     drift = 2 * bounds * found[:columns]
     return mean + drift, np.maximum(4 * bounds**2 * found[columns:] - drift**2, 0.0)

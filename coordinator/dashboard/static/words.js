@@ -56,7 +56,7 @@ export const stepName = (number) => (number === null ? "" : `Step ${number}`);
 
 // Where the coordinator gives no advice with a job's end.
 const ADVICE = {
-  failed: "The log of the site that is named says more. Submit the job again once the cause is mended.",
+  failed: "The log of the site that is named says more. Submit the job again once the cause is fixed.",
   refused: "Change the pipeline, or ask the site to change its policy; then submit the job again.",
 };
 

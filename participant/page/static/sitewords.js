@@ -13,11 +13,12 @@ function audience(names, sites) {
   return [...others, `all ${sites.length} sites`].join(", ");
 }
 
-/** One line of what is revealed, to whom, and by which step. */
+/** One line of what is revealed, to whom, and by which step; some only where what was opened before asks for it. */
 export function revealRow(line, sites) {
   const by = line.step === undefined ? line.protocol : `step ${line.step + 1}, ${line.protocol}`;
+  const may = line.may ? [" ", el("span", { class: "small muted" }, "(may be opened)")] : [];
   return el("tr", { role: "row" },
-    el("th", { role: "rowheader", scope: "row" }, line.what),
+    el("th", { role: "rowheader", scope: "row" }, line.what, ...may),
     el("td", { role: "cell", "data-label": "To" }, audience(line.to, sites)),
     el("td", { role: "cell", "data-label": "By" }, by));
 }

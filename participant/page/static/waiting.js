@@ -60,10 +60,12 @@ function makeAsk(job) {
 function makeStep(step) {
   const how = [
     `protocol ${step.protocol}`,
-    step.ways.length ? `sums by ${step.ways.join(" and ")}` : "adds nothing up",
+    step.methods.length ? `pooled by ${step.methods.join(" and ")}` : "pools nothing",
     step.beside.length ? `also reads ${step.beside.join(", ")}` : "",
   ].filter(Boolean).join(" · ");
+  const asks = step.asks.length ? `asks the rows for ${step.asks.join("; ")}` : "asks nothing of the rows";
   const node = el("li", {}, el("span", {}, `${step.transform} of `), ...columnList(step.columns), el("span", { class: "small muted" }, how));
+  node.append(el("span", { class: "small muted" }, asks));
   if (step.options.length) node.append(el("span", { class: "small mono muted" }, step.options.join(", ")));
   if (step.why && step.why !== "asked for") node.append(el("span", { class: "small muted" }, `chosen for ${step.why}`));
   return node;

@@ -1,0 +1,183 @@
+"""Pooled statistics, by the same call at every role.
+
+A transform's `fit` is one function that all roles run over a Pool. A site's pool has a source of rows, the
+coordinator's has none (commonscale.running), and a plan's has nothing at all and only notes what it is asked for
+(commonscale.plan). What a site alone knows stands in functions that only a site calls; what only the sites learn is
+HIDDEN at the coordinator.
+"""
+
+from __future__ import annotations
+
+import secrets
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import TYPE_CHECKING, NoReturn, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from commonscale.concurrency import offload
+from commonscale.errors import BadMessage, Overflow
+from commonscale.hidden import HIDDEN, Hidden
+from commonscale.options import CkksOptions
+from commonscale.ordering import Floats
+from commonscale.reveal import Reveal
+from commonscale.sources.queries import CountsAt, Frequencies, Integers, Query
+from crypto import fixed_point
+from crypto.rings import FIELD61, Z256, Ring, Vector
+
+if TYPE_CHECKING:
+    from commonscale.protocols.ckks.levels import Circuit
+    from commonscale.protocols.sums import Mine, Yes
+    from commonscale.statistics.identifiers import IdentifierOptions
+    from commonscale.statistics.layout import Layout
+    from commonscale.statistics.texts import ModelFile
+
+A = TypeVar("A")
+T = TypeVar("T")
+
+# More values than any column can have.
+MAX_COUNT = 1 << 60
+# Counts in one message of a search: it stays one chunk on the wire.
+CAPACITY = (1 << 20) // FIELD61.element_bytes
+
+
+class Counter(Protocol):
+    """A way to add counts, round after round of a search."""
+
+    @property
+    def capacity(self) -> int:
+        """How many counts one round takes without extra cost."""
+
+    async def count(self, reveal: Reveal, query: CountsAt, number: int = 0) -> Integers:
+        """The pooled counts that a query asks for."""
+
+
+class Pool(ABC):
+    """What a transform is fitted on."""
+
+    # In ring order.
+    sites: Sequence[str]
+    # The owner of the rows, for messages; "" at a role without rows.
+    me: str = ""
+
+    def ask(self, query: Query[A]) -> Callable[[], A]:
+        """A function that answers the query, to be called at a site only."""
+
+        def none() -> NoReturn:
+            raise RuntimeError(f"this role has no rows to answer {type(query).__name__}")
+
+        return none
+
+    async def at_sites(self, work: Callable[[], T]) -> T | Hidden:
+        """What only a role with data computes, in a thread."""
+        return HIDDEN
+
+    @abstractmethod
+    async def add(
+        self, reveal: Reveal, ring: Ring, length: int, mine: Mine, *, method: str = "masks", number: int = 0
+    ) -> Vector:
+        """The sum of the sites' vectors, opened to everyone; rounds under one Reveal are numbered from 1."""
+
+    @abstractmethod
+    async def add_hidden(self, reveal: Reveal, ring: Ring, length: int, mine: Mine) -> Vector | Hidden:
+        """The sum of the sites' vectors, opened to the sites."""
+
+    @abstractmethod
+    async def any_says(self, reveal: Reveal, length: int, mine: Callable[[], Yes], number: int = 0) -> Yes:
+        """For each question, whether any site says yes."""
+
+    @abstractmethod
+    def counter(self, method: str, options: CkksOptions) -> AbstractAsyncContextManager[Counter]:
+        """A way to add counts: by masks, shares or ckks."""
+
+    @abstractmethod
+    def circuit(
+        self, options: CkksOptions, purpose: str, rotations: Sequence[int] = ()
+    ) -> AbstractAsyncContextManager[Circuit]:
+        """A computation under encryption, with its keys in place."""
+
+    @abstractmethod
+    async def identifiers(self, query: Frequencies, options: IdentifierOptions) -> Layout:
+        """Common identifiers of categorical values."""
+
+    @abstractmethod
+    async def same_model(self, reveal: Reveal, name: str) -> ModelFile:
+        """A model file that all sites have alike."""
+
+    # What follows from these, the same at every role.
+
+    async def sum(
+        self, reveal: Reveal, query: Query[Floats], *, rows: int | None = None, method: str = "masks", number: int = 0
+    ) -> list[list[Fraction]]:
+        """The exact pooled sums of a query's rows (or of its first ones): one list per row, one number per column."""
+        names, width = query.rows[:rows], len(query.columns)
+        answer = self.ask(query)
+
+        def what(at: int) -> str:
+            return f"the {names[at // width]} of column {query.columns[at % width]!r}"
+
+        def mine() -> Vector:
+            exact = np.repeat([name == "count" for name in names], width)
+            return self.encoded(answer()[: len(names)].ravel(), exact, what)
+
+        total = await self.add(reveal, Z256, len(names) * width, mine, method=method, number=number)
+        numbers = await offload(fixed_point.decode, total)
+        found = [numbers[at : at + width] for at in range(0, len(numbers), width)]
+        for name, row in zip(names, found, strict=True):
+            if name == "count":
+                check_counts(query.columns, row)
+        return found
+
+    def encoded(self, numbers: Floats, exact: NDArray[np.bool_], what: Callable[[int], str]) -> Vector:
+        """Floats are spread over their last digit, counts stay exact (decision 0005); `what` names one of them."""
+        try:
+            return fixed_point.encode(numbers, addends=len(self.sites), spread=secrets.token_bytes, exact=exact)
+        except fixed_point.FixedPointOverflowError as error:
+            raise Overflow(
+                f"{self.me}: {what(error.index)} is too large to be added securely (over 1e38 in all).",
+                "Rescale that column at every site; none of this was sent.",
+            ) from None
+
+    async def count(self, reveal: Reveal, query: CountsAt, *, method: str = "masks", number: int = 0) -> Integers:
+        """The pooled counts that a query asks for."""
+        answer = self.ask(query)
+        return await self.add_counts(reveal, query.length, answer, method=method, number=number)
+
+    async def add_counts(
+        self, reveal: Reveal, length: int, mine: Callable[[], ArrayLike], *, method: str = "masks", number: int = 0
+    ) -> Integers:
+        """The sums of the sites' counts, opened to everyone."""
+
+        def vector() -> Vector:
+            return np.asarray(mine(), dtype=np.uint64)
+
+        total = await self.add(reveal, FIELD61, length, vector, method=method, number=number)
+        if (total >= MAX_COUNT).any():
+            raise BadMessage(f"The sums in {reveal.scope} are no counts.", "A site sent a damaged addend.")
+        return total
+
+
+@dataclass(frozen=True)
+class PlainCounter:
+    """Counts by a method of Sums."""
+
+    pool: Pool
+    method: str
+    capacity: int = CAPACITY
+
+    async def count(self, reveal: Reveal, query: CountsAt, number: int = 0) -> Integers:
+        """The pooled counts that a query asks for."""
+        return await self.pool.count(reveal, query, method=self.method, number=number)
+
+
+def check_counts(columns: Sequence[str], counts: Sequence[Fraction]) -> None:
+    """Raise unless sums of counts are counts."""
+    for column, count in zip(columns, counts, strict=True):
+        if count.denominator != 1 or not 0 <= count < MAX_COUNT:
+            raise BadMessage(
+                f"What the sites sent adds up to no count of column {column!r}.", "A site sent a damaged addend."
+            )

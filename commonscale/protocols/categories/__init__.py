@@ -1,1 +1,0 @@
-"""Common identifiers of categorical values: one module a protocol."""

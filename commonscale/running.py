@@ -1,0 +1,172 @@
+"""Pools of a real run: a site's, over its source of rows, and the coordinator's, over nothing.
+
+Everything announced in a run is bound to its transcript; `finish` lets the sites agree on it before anything is used
+outside the run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from commonscale.channel.channel import Channel
+from commonscale.channel.transcript import Transcript
+from commonscale.concurrency import offload
+from commonscale.errors import ConfigError, Unplanned
+from commonscale.hidden import HIDDEN, Hidden
+from commonscale.options import CkksOptions
+from commonscale.plan import Plan, plan_of
+from commonscale.pool import Counter, PlainCounter, Pool
+from commonscale.protocols import agreement, sums
+from commonscale.protocols.psi import group_key
+from commonscale.protocols.sums import Mine, Yes
+from commonscale.reveal import Reveal
+from commonscale.sources.queries import Frequencies, Query
+from commonscale.statistics import identifiers, texts
+from crypto.rings import Ring, Vector
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from commonscale.categories import TextRules
+    from commonscale.protocols.ckks.levels import Circuit
+    from commonscale.statistics.identifiers import IdentifierOptions
+    from commonscale.statistics.layout import Layout, Remembered
+    from commonscale.statistics.texts import ModelFile
+    from commonscale.transforms.base import Transform
+
+A = TypeVar("A")
+T = TypeVar("T")
+
+
+class Answers(Protocol):
+    """What answers a step's queries: a source, or a view of it after earlier steps."""
+
+    def answer(self, query: Query[A]) -> A:
+        """A query's answer."""
+
+
+class Keepsakes(Protocol):
+    """What a site has beside its rows: what earlier jobs left, and model files."""
+
+    def remembered(self, job_id: str, columns: Sequence[str], rules: TextRules) -> Remembered | None:
+        """This site's identifiers of these columns in an earlier job; None if it was not in it."""
+
+    def model(self, name: str) -> ModelFile:
+        """A model file by its name."""
+
+
+class RunningPool(Pool):
+    """What both roles share."""
+
+    # At a site only.
+    keepsakes: Keepsakes
+
+    def __init__(self, ch: Channel) -> None:
+        self.ch = ch
+        self.sites = ch.sites
+        self.plan: Plan | None = None
+        self.transcript = Transcript()
+        self._group_key: bytes | None = None
+
+    async def add(
+        self, reveal: Reveal, ring: Ring, length: int, mine: Mine, *, method: str = "masks", number: int = 0
+    ) -> Vector:
+        """The sum of the sites' vectors, opened to everyone."""
+        return await sums.add(self.ch.under(reveal, number), ring, length, mine, self.transcript, method)
+
+    async def add_hidden(self, reveal: Reveal, ring: Ring, length: int, mine: Mine) -> Vector | Hidden:
+        """The sum of the sites' vectors, opened to the sites."""
+        key = await self.group_key()
+        total = await sums.add_hidden(self.ch.under(reveal), ring, length, mine, self.transcript, key)
+        return HIDDEN if total is None else total
+
+    async def group_key(self) -> bytes:
+        """A secret of the sites, one per run; nothing at the coordinator."""
+        if self._group_key is None:
+            self._group_key = await group_key.share(self.ch)
+        return self._group_key
+
+    async def any_says(self, reveal: Reveal, length: int, mine: Callable[[], Yes], number: int = 0) -> Yes:
+        """For each question, whether any site says yes."""
+        return await sums.any_says(self.ch.under(reveal, number), length, mine, self.transcript)
+
+    def counter(self, method: str, options: CkksOptions) -> AbstractAsyncContextManager[Counter]:
+        """A way to add counts: by masks, shares or ckks."""
+        if method != "ckks":
+            return nullcontext(PlainCounter(self, method))
+        with _openfhe_is_there():
+            from commonscale.protocols.ckks import counts
+
+        return counts.counter(self, options)
+
+    def circuit(
+        self, options: CkksOptions, purpose: str, rotations: Sequence[int] = ()
+    ) -> AbstractAsyncContextManager[Circuit]:
+        """A computation under encryption, with its keys in place."""
+        with _openfhe_is_there():
+            from commonscale.protocols.ckks.circuit import with_keys
+
+        return with_keys(self.ch, self.transcript, options, purpose, tuple(rotations))
+
+    async def identifiers(self, query: Frequencies, options: IdentifierOptions) -> Layout:
+        """Common identifiers of categorical values."""
+        return await identifiers.identify(self, query, options)
+
+    async def same_model(self, reveal: Reveal, name: str) -> ModelFile:
+        """A model file that all sites have alike."""
+        return await texts.same_model(self, reveal, name)
+
+    async def finish(self) -> None:
+        """Let the sites that are left agree on everything announced."""
+        if self.transcript.open:
+            left = [site for site in self.ch.sites if site not in self.ch.losses.stand_ins]
+            await agreement.agree(replace(self.ch.scope("finish"), sites=tuple(left)), self.transcript.digest)
+
+
+class SitePool(RunningPool):
+    """A site's: it has rows."""
+
+    def __init__(self, ch: Channel, source: Answers, keepsakes: Keepsakes) -> None:
+        super().__init__(ch)
+        self.me = ch.me
+        self.keepsakes = keepsakes
+        self._source = source
+
+    def ask(self, query: Query[A]) -> Callable[[], A]:
+        """A function that answers the query, if the step's plan, which was approved, names it."""
+        if self.plan is not None and not self.plan.allows(query):
+            raise Unplanned(
+                f"{self.ch.run} would ask what its plan does not name: {query.title}.",
+                "This is a fault of the software.",
+            )
+        return lambda: self._source.answer(query)
+
+    async def at_sites(self, work: Callable[[], T]) -> T | Hidden:
+        """Here."""
+        return await offload(work)
+
+
+class CoordinatorPool(RunningPool):
+    """The coordinator's: it has none, and follows the same arithmetic on what is opened."""
+
+
+@contextmanager
+def _openfhe_is_there() -> Iterator[None]:
+    try:
+        yield
+    except ImportError as error:
+        raise ConfigError(
+            f"This daemon cannot compute under encryption: {error}.",
+            "OpenFHE needs Python 3.10 on Linux (x86-64) and the library libgomp (Debian package libgomp1).",
+        ) from None
+
+
+async def run_step(pool: RunningPool, step: Transform) -> Any:
+    """All roles: fit a step, and let the sites agree on everything announced in it."""
+    pool.plan = plan_of(step, len(pool.sites))
+    fitted = await step.fit(pool)
+    await pool.finish()
+    return fitted

@@ -1,0 +1,108 @@
+"""How many keys are at or below evenly spaced cuts: from pieces of a column, or from a whole column kept in order."""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+
+import numpy as np
+
+from commonscale.ordering import NO_VALUE, Floats, Keys, to_keys
+from commonscale.sources.queries import Cuts, Integers
+
+# Of all columns of one source together. Eight bytes per value: 33 million of them.
+KEPT_KEYS_BYTES = 256 << 20
+
+_KEY_BYTES = 8
+_LARGEST = int(NO_VALUE)
+
+Pieces = Callable[[Sequence[str]], Iterable[Sequence[Floats]]]
+
+
+def counts_up_to(cuts: Cuts, ordered: Keys) -> Integers:
+    """For each cut, how many of these keys, which are in order, are at or below it."""
+    step = max(cuts.step, 1)
+    # Cuts that are no 64-bit number are below or above all keys.
+    below = min(cuts.count, max(0, -(cuts.first // step)))
+    above = min(cuts.count - below, max(0, cuts.count - 1 - (_LARGEST - cuts.first) // step))
+    counts = np.zeros(cuts.count, dtype=np.uint64)
+    counts[cuts.count - above :] = len(ordered)
+    if inside := cuts.count - below - above:
+        # A step of 2^64 or more has only one cut inside.
+        spacing = np.uint64(step if inside > 1 else 1)
+        keys = np.uint64(cuts.first + below * step) + spacing * np.arange(inside, dtype=np.uint64)
+        counts[below : below + inside] = np.searchsorted(ordered, keys, side="right")
+    return counts
+
+
+class CutCounter:
+    """The counts for all cuts through one column, from its values a piece at a time."""
+
+    def __init__(self, ranges: Sequence[Cuts]) -> None:
+        self._ranges = ranges
+        self.counts: list[Integers] = [np.zeros(cuts.count, dtype=np.uint64) for cuts in ranges]
+
+    def add(self, values: Floats) -> None:
+        """Count these values too."""
+        keys = to_keys(values)
+        # Sorting a piece takes about as long as finding the place of each key in one range, and serves all ranges.
+        keys.sort()
+        for place, cuts in enumerate(self._ranges):
+            self.counts[place] += counts_up_to(cuts, keys)
+
+
+class OrderedKeys:
+    """Columns as keys in order, kept as long as they fit: a search asks for the same columns in every round.
+
+    Never more than `limit_bytes`, also while they are made. Columns that were not asked for longest go first.
+    """
+
+    def __init__(self, limit_bytes: int = KEPT_KEYS_BYTES) -> None:
+        self._limit_bytes = limit_bytes
+        self._lock = threading.Lock()
+        self._snapshot = ""
+        self._kept: OrderedDict[str, Keys] = OrderedDict()
+
+    @property
+    def kept_bytes(self) -> int:
+        """The memory that is in use."""
+        return sum(keys.nbytes for keys in self._kept.values())
+
+    def of(self, snapshot: str, columns: Sequence[str], rows: int, pieces: Pieces) -> dict[str, Keys]:
+        """As many of these columns as fit, each with its keys in order; `pieces` reads present values."""
+        # Who asks for a column that another thread is putting in order waits for it.
+        with self._lock:
+            if snapshot != self._snapshot:
+                self._kept.clear()
+                self._snapshot = snapshot
+            known = [column for column in columns if column in self._kept]
+            for column in known:
+                self._kept.move_to_end(column)
+            fresh = self._make_room(columns, known, rows)
+            if fresh:
+                self._kept.update(zip(fresh, _in_order(pieces(fresh), len(fresh), rows), strict=True))
+            return {column: self._kept[column] for column in (*known, *fresh)}
+
+    def _make_room(self, columns: Sequence[str], known: Sequence[str], rows: int) -> list[str]:
+        """Which further columns are to be kept, after others have gone for them."""
+        each = max(rows, 1) * _KEY_BYTES
+        free = self._limit_bytes - sum(self._kept[column].nbytes for column in known)
+        fresh = [column for column in columns if column not in self._kept][: free // each]
+        while fresh and self.kept_bytes + len(fresh) * each > self._limit_bytes:
+            # Those of this query were moved to the end: the first is of an earlier one.
+            self._kept.popitem(last=False)
+        return fresh
+
+
+def _in_order(pieces: Iterable[Sequence[Floats]], columns: int, rows: int) -> list[Keys]:
+    kept: list[Keys] = [np.empty(rows, dtype=np.uint64) for _ in range(columns)]
+    ends = [0] * columns
+    for piece in pieces:
+        for index, values in enumerate(piece):
+            kept[index][ends[index] : ends[index] + len(values)] = to_keys(values)
+            ends[index] += len(values)
+    for keys, end in zip(kept, ends, strict=True):
+        # In place: a copy would need the memory twice.
+        keys.resize(end, refcheck=False)
+        keys.sort()
+        keys.flags.writeable = False
+    return kept

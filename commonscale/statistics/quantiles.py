@@ -1,0 +1,189 @@
+"""The k-th ranked elements of pooled columns: any ranks, all columns, in one search.
+
+Algorithms 2 and 3 (PPF robust scaling, PPF-Kth) of "Bridging Local and Federated Data Normalization in FL".
+
+Methods **masks**, **shares** and **ckks** add counts:
+1. A sum gives n, the pooled number of present values of every column; ranks follow from n and the quantiles.
+2. A round finds one digit of every answer, as a 64-bit key: each interval is cut into m parts; each site counts its
+   values up to each cut; a sum gives the pooled counts. The answer lies behind as many cuts as have fewer than k
+   values.
+3. After all bits, quantiles are interpolated as numpy does.
+
+Searches that still share an interval share their cuts, so three quartiles cost little more than one.
+
+Method **private** does not open the counts, only whether they reach k:
+1. As above.
+2. Each site encrypts its counts at all cuts, divided by n, once for every search that asks for them. The coordinator
+   adds them up (the first site has subtracted (k - 1/2)/n) and computes the sign under encryption. The signs are
+   opened: one bit per question, and all bits of a round follow from one digit of the answer.
+
+Method **binary** is the paper's own loop (protocols.ckks.binary).
+
+Differs from the paper: m parts instead of two, bits of the key instead of a range and a precision (so no min-max
+first), both neighbours of a quantile (so even and odd counts, ties and duplicates come out exactly).
+
+Reveals: n, and the pooled counts at all cuts (the pooled distribution around each answer), to all sites and the
+coordinator; `private` reveals n and the answers' digits alone.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from commonscale.options import CkksOptions
+from commonscale.ordering import NO_VALUE, Floats, Position, from_keys, interpolate, middle, position
+from commonscale.pool import Pool
+from commonscale.protocols.ckks.binary import Halving
+from commonscale.protocols.ckks.levels import Chunks, Circuit, Opening, lengths
+from commonscale.reveal import Reveal
+from commonscale.sources.queries import CountsAt, Cuts, Integers
+from commonscale.statistics.extremes import extremes
+from commonscale.statistics.search import KeySearch
+from crypto.ckks.sign import sign
+
+MAX_DIGIT_BITS = 16
+MEDIAN = 0.5
+
+COUNT = Reveal("n", "pooled count of present values of each column")
+AT_CUTS = Reveal("search", "pooled quantiles of each column, and pooled counts at the cuts of the search")
+DIGITS = Reveal("digits", "pooled quantiles of each column, digit by digit")
+RANGE = Reveal("range", "pooled minimum and maximum of each column")
+HALVES = Reveal(
+    "halves", "pooled quantiles of each column, and pooled counts below and above the middles of the search"
+)
+
+
+@dataclass(frozen=True)
+class Quantiles:
+    """Counts, and one row of quantiles per column; not-a-number where no site has a value."""
+
+    count: tuple[int, ...]
+    values: Floats
+
+
+async def quantiles(
+    pool: Pool, columns: Sequence[str], levels: Sequence[float], method: str, ckks: CkksOptions, epsilon: float
+) -> Quantiles:
+    """The quantiles at some levels between 0 and 1."""
+    names = tuple(columns)
+    if method == "private":
+        counts, found = await _private(pool, names, levels, ckks)
+    elif method == "binary":
+        counts, found = await _binary(pool, names, levels, ckks, epsilon)
+    else:
+        counts, found = await _by_counts(pool, names, levels, method, ckks)
+    return Quantiles(tuple(map(int, counts)), found)
+
+
+async def _by_counts(
+    pool: Pool, columns: tuple[str, ...], levels: Sequence[float], method: str, ckks: CkksOptions
+) -> tuple[Integers, Floats]:
+    async with pool.counter(method, ckks) as counter:
+        counts = await counter.count(COUNT, all_values(columns))  # 1.
+        search, number = RankSearch(counts, levels, counter.capacity), 0
+        while search:  # 2.
+            number += 1
+            search.take(search.reached(await counter.count(AT_CUTS, search.query(columns), number)))
+    return counts, search.values()  # 3.
+
+
+async def _private(
+    pool: Pool, columns: tuple[str, ...], levels: Sequence[float], ckks: CkksOptions
+) -> tuple[Integers, Floats]:
+    counts = await pool.count(COUNT, all_values(columns))  # 1.
+    async with pool.circuit(ckks, "comparison") as circuit:
+        search, number = RankSearch(counts, levels, circuit.profile.slots, shared=False), 0
+        size = counts[search.columns].astype(np.float64)
+        while search:  # 2.
+            number += 1
+            query = search.query(columns)
+            search.take(await _reached(circuit, number, search.ranks, size, query.length, pool.ask(query)))
+    return counts, search.values()
+
+
+async def _reached(
+    circuit: Circuit, number: int, ranks: NDArray[np.int64], size: Floats, questions: int, count: Callable[[], Integers]
+) -> NDArray[np.bool_]:
+    """Whether the pooled count at each cut reaches the rank of its search; `size` is its column's n."""
+    used = lengths(questions, circuit.profile.slots)
+    each = questions // len(size)
+    n, thresholds = np.repeat(size, each), np.repeat(ranks - 0.5, each)
+
+    def mine() -> Chunks:
+        # The thresholds stand with the first site, so that no plain vector differs between ciphertexts.
+        return circuit.split(count() / n - circuit.first * thresholds / n, rest=circuit.first)
+
+    (total,) = await circuit.input([mine], len(used))
+    found = await sign(circuit, total, resolution=0.5 / float(size.max()))
+    return await circuit.open(found, Opening(used, DIGITS, number, finish=np.sign)) > 0
+
+
+async def _binary(
+    pool: Pool, columns: tuple[str, ...], levels: Sequence[float], ckks: CkksOptions, epsilon: float
+) -> tuple[Integers, Floats]:
+    """Algorithm 2, lines 20 to 24: one quantile after the other."""
+    async with pool.counter("ckks", ckks) as counter:
+        counts = await counter.count(COUNT, all_values(columns))
+        found = await extremes(pool, RANGE, columns, "sequential", ckks)
+        search = Halving(counter, HALVES, columns, counts, found.low, found.high, epsilon)
+        return counts, np.stack([await search.quantile(level) for level in levels], axis=1)
+
+
+def all_values(columns: tuple[str, ...]) -> CountsAt:
+    """How many present values each column has."""
+    return CountsAt(columns, tuple(Cuts(index, int(NO_VALUE)) for index in range(len(columns))))
+
+
+class RankSearch(KeySearch):
+    """The searches for the ranked elements that some quantiles of some columns need. Counts narrow the intervals."""
+
+    def __init__(self, counts: Integers, levels: Sequence[float], capacity: int, *, shared: bool = True) -> None:
+        self._positions = [[position(int(n), level) if n else None for level in levels] for n in counts]
+        self._levels, self._capacity, self._shared = levels, capacity, shared
+        wanted = sorted({
+            (column, rank)
+            for column, row in enumerate(self._positions)
+            for place in row if place
+            for rank in (place.below, place.above)
+        })  # fmt: skip
+        super().__init__(len(wanted))
+        self.columns, self.ranks = np.array(wanted, dtype=np.int64).reshape(-1, 2).T
+
+    def query(self, columns: tuple[str, ...]) -> CountsAt:
+        """The counts of the next round: up to the last key of each part but the last.
+
+        Intervals that are still shared are cut once; the number of parts is what one message holds.
+        """
+        intervals = np.stack([self.columns.astype(np.uint64), self.low], axis=1)
+        if self._shared:
+            intervals, self._which = np.unique(intervals, axis=0, return_inverse=True)
+        fitting = int(np.log2(self._capacity / len(intervals) + 1))
+        digit = max(1, min(fitting, MAX_DIGIT_BITS, self._left))
+        step = 1 << (self._left - digit)
+        cuts = (Cuts(column, low + step - 1, step, (1 << digit) - 1) for column, low in intervals.tolist())
+        return CountsAt(columns, tuple(cuts))
+
+    def reached(self, totals: Integers) -> NDArray[np.bool_]:
+        """Whether each search's count at each cut reaches its rank."""
+        which = self._which.ravel()
+        return totals.reshape(which.max() + 1, -1)[which] >= self.ranks[:, np.newaxis].astype(np.uint64)
+
+    def values(self) -> Floats:
+        """One row per column, one number per quantile; not-a-number where there is no value."""
+        pairs = zip(self.columns.tolist(), self.ranks.tolist(), strict=True)
+        found = dict(zip(pairs, from_keys(self.low).tolist(), strict=True))
+
+        def value(column: int, level: float, place: Position | None) -> float:
+            if place is None:
+                return float("nan")
+            below, above = found[column, place.below], found[column, place.above]
+            if level == MEDIAN and place.weight:
+                return middle(below, above)
+            return interpolate(below, above, place.weight)
+
+        return np.array([
+            [value(column, level, place) for level, place in zip(self._levels, row, strict=True)]
+            for column, row in enumerate(self._positions)
+        ])  # fmt: skip
