@@ -369,6 +369,13 @@ def test_what_a_sites_table_must_have(steps: list[dict[str, Any]], numeric: list
     assert job(*steps).source_columns() == (numeric, texts, [])
 
 
+def test_what_a_later_step_cannot_lack_the_table_must_have() -> None:
+    """A value that is missing is missing after every step on numbers; an identifier of missing is one."""
+    bins = {"transform": "kbins", "columns": ["age", "ward"], "encode": "ordinal"}
+    chained = job({"columns": ["age"]}, {"transform": "ordinal", "columns": ["ward"]}, bins)
+    assert chained.source_columns() == (["age"], ["ward"], ["age"])
+
+
 # Plans.
 
 EVERY_METHOD = [
