@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from commonscale.channel.slot import step_run
 from commonscale.plan import plan_of
 from commonscale.protocols.admission import VERDICTS
 from commonscale.reveal import CONTRIBUTING, OPENING, Ledger, Reveal
@@ -35,9 +36,9 @@ def from_messages(job_id: str, pipeline: Pipeline, sent: Iterable[tuple[str, str
         *scopes, name = kind.split(".")
         # With the last site's part, the coordinator can read a sum, whether or not it announces it.
         if name in OPENING or (name in CONTRIBUTING and who.issuperset(pipeline.sites)):
-            for reveal in _reveals_of(job_id, pipeline, run):
+            for reveal in _reveals_of(job_id, pipeline, step_run(run)):
                 if reveal.scope in scopes or not reveal.scope:
-                    ledger.note(run, reveal)
+                    ledger.note(step_run(run), reveal)
     return report(job_id, pipeline, ledger)
 
 

@@ -42,6 +42,16 @@ def replace_file(path: Path, content: bytes) -> None:
     fresh.replace(path)
 
 
+def sync_file(path: Path) -> None:
+    """Let a file that is written survive a power cut, with its name."""
+    for one in (path, path.parent):
+        handle = os.open(one, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
 def lock_file(path: Path) -> IO[bytes]:
     """A file that one process holds; a second one gets a sentence."""
     file = path.open("ab")

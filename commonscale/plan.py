@@ -8,7 +8,7 @@ as what it may open.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from fractions import Fraction
@@ -21,7 +21,7 @@ from commonscale.errors import DataError
 from commonscale.hidden import HIDDEN, Hidden
 from commonscale.options import CkksOptions
 from commonscale.ordering import Floats
-from commonscale.pool import CAPACITY, Counter, PlainCounter, Pool
+from commonscale.pool import CAPACITY, Counter, PlainCounter, Pool, Session
 from commonscale.protocols import sums
 from commonscale.protocols.ckks.levels import REUSE, STAND_IN, Circuit, PlannedCircuit
 from commonscale.protocols.sums import Mine, Yes
@@ -196,7 +196,26 @@ class PlanPool(Pool):
         nothing = (0,) * len(query.columns)
         return Layout(nothing, nothing, b"", HIDDEN)
 
+    async def session(self) -> Session:
+        """Of one round: the others open the same, or what is declared."""
+        return PlannedSession(self)
+
     async def same_model(self, reveal: Reveal, name: str) -> ModelFile:
         """Of no hash."""
         self._note(reveal)
         return ModelFile("")
+
+
+@dataclass(frozen=True)
+class PlannedSession:
+    """A session of which one round is looked at."""
+
+    pool: PlanPool
+    state: bytes = b""
+
+    def rounds(self, count: int) -> Iterator[tuple[int, Pool]]:
+        """The first."""
+        yield 1, self.pool
+
+    async def checkpoint(self, state: bytes) -> None:
+        """Opens nothing."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import secrets
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from fractions import Fraction
@@ -54,6 +54,24 @@ class Counter(Protocol):
 
     async def count(self, reveal: Reveal, query: CountsAt, number: int = 0) -> Integers:
         """The pooled counts that a query asks for."""
+
+
+class Session(Protocol):
+    """Many rounds over one roster: behind a checkpoint nothing is kept, and a restart goes on from the last one.
+
+    Everything that decides what comes next belongs into the state, also that it is time to stop: after a restart only
+    the state is there.
+    """
+
+    @property
+    def state(self) -> bytes:
+        """What the last checkpoint kept; empty at the beginning."""
+
+    def rounds(self, count: int) -> Iterator[tuple[int, Pool]]:
+        """The rounds that are left up to a number, counted from 1, each with its own pool."""
+
+    async def checkpoint(self, state: bytes) -> None:
+        """Let the sites agree on the rounds so far and on the state to go on from; the coordinator keeps its own."""
 
 
 class Pool(ABC):
@@ -103,6 +121,10 @@ class Pool(ABC):
     @abstractmethod
     async def identifiers(self, query: Frequencies, options: IdentifierOptions) -> Layout:
         """Common identifiers of categorical values."""
+
+    @abstractmethod
+    async def session(self) -> Session:
+        """The rounds of this step, from the beginning or from the last checkpoint."""
 
     @abstractmethod
     async def same_model(self, reveal: Reveal, name: str) -> ModelFile:

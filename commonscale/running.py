@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
+from copy import copy
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -19,7 +20,7 @@ from commonscale.hidden import HIDDEN, Hidden
 from commonscale.options import CkksOptions
 from commonscale.plan import Plan, plan_of
 from commonscale.pool import Counter, PlainCounter, Pool
-from commonscale.protocols import agreement, sums
+from commonscale.protocols import agreement, session, sums
 from commonscale.protocols.psi import group_key
 from commonscale.protocols.sums import Mine, Yes
 from commonscale.reveal import Reveal
@@ -70,6 +71,22 @@ class RunningPool(Pool):
         self.plan: Plan | None = None
         self.transcript = Transcript()
         self._group_key: bytes | None = None
+        self._has_session = False
+        # Of a round: the pool of the step that the session belongs to.
+        self._step: RunningPool | None = None
+
+    async def session(self) -> RunningSession:
+        """The rounds of this step, from the beginning or from the last checkpoint."""
+        if self._has_session or self._step is not None:
+            raise RuntimeError(f"{self.ch.run} has a session already: rounds are numbered once per step")
+        self._has_session = True
+        return RunningSession(self, await session.resume(self.ch, self.transcript.digest))
+
+    def round(self, number: int) -> RunningPool:
+        """The same pool in one round of a session; everything announced stands in one transcript."""
+        found = copy(self)
+        found.ch, found._step = self.ch.round(number), self
+        return found
 
     async def add(
         self, reveal: Reveal, ring: Ring, length: int, mine: Mine, *, method: str = "masks", number: int = 0
@@ -84,7 +101,9 @@ class RunningPool(Pool):
         return HIDDEN if total is None else total
 
     async def group_key(self) -> bytes:
-        """A secret of the sites, one per run; nothing at the coordinator."""
+        """A secret of the sites, one per run or session; nothing at the coordinator."""
+        if self._step is not None:
+            return await self._step.group_key()
         if self._group_key is None:
             self._group_key = await group_key.share(self.ch)
         return self._group_key
@@ -124,6 +143,36 @@ class RunningPool(Pool):
         if self.transcript.open:
             left = [site for site in self.ch.sites if site not in self.ch.losses.stand_ins]
             await agreement.agree(replace(self.ch.scope("finish"), sites=tuple(left)), self.transcript.digest)
+
+
+class RunningSession:
+    """A session of a real run."""
+
+    def __init__(self, pool: RunningPool, progress: session.Progress) -> None:
+        self._pool = pool
+        self._progress = progress
+        self._number = progress.number
+        if progress.number:
+            pool.transcript.resume(progress.transcript)
+
+    @property
+    def state(self) -> bytes:
+        """What the last checkpoint kept."""
+        return self._progress.state
+
+    def rounds(self, count: int) -> Iterator[tuple[int, Pool]]:
+        """The rounds that are left."""
+        while self._number < count:
+            self._number += 1
+            yield self._number, self._pool.round(self._number)
+
+    async def checkpoint(self, state: bytes) -> None:
+        """Agree, keep, and forget what lies behind."""
+        key, transcript = await self._pool.group_key(), self._pool.transcript
+        self._progress = await session.checkpoint(
+            self._pool.ch, self._progress, self._number, transcript.digest, state, key
+        )
+        transcript.settle()
 
 
 class SitePool(RunningPool):

@@ -15,8 +15,9 @@ import sqlalchemy as sa
 from commonscale.database import Database, now_ms
 from coordinator.blobfile import FileWriter, disk_errors
 
-# An upload that never ended may be removed after this long; a younger one may be another replica's, under way.
-ORPHAN_AGE_S = 3600
+# An upload that never ended may be removed after this long without another byte; one that is under way, perhaps at
+# another replica, gets some every minute, or is given up.
+ORPHAN_AGE_S = 300
 PIECE_BYTES = 1 << 20
 
 _PIECES = sa.table("payload_pieces", *map(sa.column, ("blob", "number", "stored_at_ms", "content")))
@@ -57,7 +58,15 @@ class FileBlobs:
     def old(self) -> set[str]:
         """Files that were not touched lately: no upload can be writing them any more."""
         recent = time.time() - ORPHAN_AGE_S
-        return {path.name for path in self._directory.iterdir() if path.stat().st_mtime < recent}
+        return {path.name for path in self._directory.iterdir() if _changed_at(path) < recent}
+
+
+def _changed_at(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except FileNotFoundError:
+        # Removed meanwhile: nothing is left to do.
+        return float("inf")
 
 
 class DatabaseBlobs:

@@ -174,7 +174,7 @@ class Coordinator:
             raise ConfigError(f"Cannot listen on {self.config.listen}.", "Is another coordinator running?") from None
 
     async def _housekeeping(self, scope: anyio.CancelScope, jobs: Jobs) -> None:
-        """The small things every second, the health every few, the old jobs every ten minutes."""
+        """The small things every second, the health every few, old jobs and leftovers of uploads every ten minutes."""
         with scope:
             for tick in itertools.count():
                 await self._faults.check("revocations", partial(offload, self.refresh_revocations))
@@ -185,6 +185,7 @@ class Coordinator:
                     await self.health.set(serving="database" not in self._faults)
                 if tick % RETENTION_CHECK_S == 0:
                     await self._faults.check("retention", partial(jobs.forget_old, self.config.limits.retention_s))
+                    await self._faults.check("leftovers", partial(offload, self.slots.sweep))
                 await anyio.sleep(1)
 
     async def _ping(self) -> None:

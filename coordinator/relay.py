@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -14,11 +14,12 @@ from commonscale import rpc
 from commonscale.channel.slot import ALL, COORDINATOR, Slot
 from commonscale.concurrency import concurrently, offload
 from commonscale.config import Limits
-from commonscale.errors import BadMessage, NotAllowed, PayloadTooLarge, RunOver, SlotEmpty
+from commonscale.errors import BadMessage, NotAllowed, PayloadTooLarge, RunOver, SlotEmpty, StoreUnavailable
 from commonscale.grpc_loading import grpc
 from commonscale.identity import Role
 from commonscale.metrics import RELAYED_BYTES
 from commonscale.v1 import relay_pb2, relay_pb2_grpc
+from commonscale.v1.protocols_pb2 import Checkpoint
 from coordinator.jobstore import JobRecord
 from coordinator.slots import SlotStore, Stored
 
@@ -63,6 +64,9 @@ class Mailroom:
         if (handed := self._handed.pop(slot, None)) is not None:
             self._handed_bytes -= len(handed)
             return handed
+        if stored.is_trimmed:
+            # Two replicas may drive a job for a moment: this one is behind, and goes on from the other's checkpoint.
+            raise StoreUnavailable(f"{slot} lies behind a checkpoint that another replica made.")
         return stored.payload if stored.payload is not None else await offload(stored.read)
 
     async def wait(self, slot: Slot, timeout_s: float) -> Stored | None:
@@ -111,6 +115,10 @@ class Mailroom:
             self._handed[slot] = payload
             self._handed_bytes += len(payload)
 
+    def _drop_handed(self, unwanted: Callable[[Slot], bool]) -> None:
+        for slot in [slot for slot in self._handed if unwanted(slot)]:
+            self._handed_bytes -= len(self._handed.pop(slot))
+
     def begin(self, job_id: str) -> None:
         """A job that nobody can have written to yet."""
         if self._sole_writer:
@@ -119,10 +127,27 @@ class Mailroom:
     def close(self, job_id: str) -> None:
         """Wake everyone who waits for something of an ended job."""
         self._known.discard(job_id)
-        for slot in [slot for slot in self._handed if slot.job_id == job_id]:
-            self._handed_bytes -= len(self._handed.pop(slot))
+        self._drop_handed(lambda slot: slot.job_id == job_id)
         for slot in [slot for slot in self._events if slot.job_id == job_id]:
             self._events.pop(slot).set()
+
+    async def last(self, run: str, me: str) -> bytes | None:
+        """The coordinator's newest checkpoint of a step's session."""
+        stored = await offload(self.store.last, run, Checkpoint.DESCRIPTOR.name)
+        if stored is not None and stored.is_trimmed:
+            raise StoreUnavailable(f"Another replica has gone on with {run} just now.")
+        return None if stored is None else await offload(stored.read)
+
+    async def keep(self, slot: Slot, payload: bytes, behind: Sequence[str]) -> None:
+        """Store a checkpoint, then drop the payloads of the runs behind it."""
+        await self.put(slot, payload)
+        gone = set(behind)
+        for recent, stored in self._recent.items():
+            if recent.run in gone:
+                self._recent[recent] = Stored(stored.size_bytes, stored.sha256)
+        # What a restarted site sent again, and nobody took.
+        self._drop_handed(lambda slot: slot.run in gone)
+        await offload(self.store.trim, behind)
 
     async def forget(self, job_id: str) -> None:
         """Remove a job's messages."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
@@ -18,10 +18,11 @@ import sqlalchemy as sa
 
 from commonscale.channel.slot import COORDINATOR, Slot
 from commonscale.database import Database, now_ms
-from commonscale.errors import BadMessage, Equivocation, StoreUnavailable
+from commonscale.errors import BadMessage, Equivocation, StateLost, StoreUnavailable
 from coordinator.blobs import Blobs, Writer, new_name
 
 INLINE_BYTES = 64 << 10
+_RUNS_AT_ONCE = 500
 
 _KEY = ("run", "kind", "sender", "receiver")
 _TABLE = sa.table(
@@ -31,7 +32,7 @@ _TABLE = sa.table(
 
 @dataclass(frozen=True)
 class Stored:
-    """A filled slot. Its payload is in `payload`, or among the blobs under the name `blob`."""
+    """A filled slot. Its payload is in `payload`, or among the blobs under the name `blob`; trimmed, it is gone."""
 
     size_bytes: int
     sha256: bytes
@@ -39,14 +40,23 @@ class Stored:
     blob: str | None = None
     blobs: Blobs | None = None
 
+    @property
+    def is_trimmed(self) -> bool:
+        """Whether its payload was dropped behind a checkpoint."""
+        return self.payload is None and self.blob is None
+
     def chunks(self, chunk_bytes: int) -> Iterator[bytes]:
         """The payload in pieces; whoever puts them together checks the hash."""
         if self.payload is not None:
             yield self.payload
-            return
-        assert self.blob is not None
-        assert self.blobs is not None
-        yield from self.blobs.chunks(self.blob, chunk_bytes)
+        elif self.blob is None or self.blobs is None:
+            # Of a site that goes on from its checkpoint nobody hears this.
+            raise StateLost(
+                "A message from behind the last checkpoint was asked for.",
+                "Submit the job again; a site's state must not be restored from a backup in mid-job.",
+            )
+        else:
+            yield from self.blobs.chunks(self.blob, chunk_bytes)
 
     def read(self) -> bytes:
         """The payload whole; damage raises instead of giving other bytes than were stored."""
@@ -109,6 +119,26 @@ class SlotStore:
             connection.execute(sa.delete(_TABLE).where(_TABLE.c.job_id == job_id))
         self.blobs.remove(blobs)
 
+    def trim(self, runs: Sequence[str]) -> None:
+        """Drop the payloads of runs. Their hashes and sizes stay: a slot is written once, also when it is trimmed."""
+        for at in range(0, len(runs), _RUNS_AT_ONCE):
+            these = _TABLE.c.run.in_(runs[at : at + _RUNS_AT_ONCE])
+            with self._database.writing() as connection:
+                blobs = list(connection.scalars(sa.select(_TABLE.c.blob).where(these, _TABLE.c.blob.is_not(None))))
+                connection.execute(sa.update(_TABLE).where(these).values(payload=None, blob=None))
+            self.blobs.remove(blobs)
+
+    def last(self, run: str, kind: str) -> Stored | None:
+        """Of what the coordinator keeps for itself in the rounds of a step, the newest that is not trimmed."""
+        mine = sa.and_(_TABLE.c.kind == kind, _TABLE.c.sender == COORDINATOR, _TABLE.c.receiver == COORDINATOR)
+        there = sa.or_(_TABLE.c.payload.is_not(None), _TABLE.c.blob.is_not(None))
+        of_step = sa.and_(_TABLE.c.job_id == run.partition("/")[0], _TABLE.c.run.startswith(f"{run}/", autoescape=True))
+        rounds = [
+            int(row.run.rpartition("/")[2])
+            for row in self._database.rows(sa.select(_TABLE.c.run).where(of_step, mine, there))
+        ]
+        return self.find(Slot(f"{run}/{max(rounds)}", kind, COORDINATOR, COORDINATOR)) if rounds else None
+
     def sweep(self) -> None:
         """Remove what is left of uploads that never ended."""
         old = self.blobs.old()
@@ -129,8 +159,10 @@ class SlotStore:
                 raise Equivocation(f"{slot} holds another message.")
             if existing.blob is None or self.blobs.exists(existing.blob):
                 return existing
-            # The same bytes, of which the blob was lost: the new one takes its place.
-            self._database.write(sa.update(_TABLE).where(_is(slot)).values(blob=row["blob"]))
+            # The same bytes, of which the blob was lost: the new one takes its place, unless it was trimmed meanwhile.
+            lost = sa.and_(_is(slot), _TABLE.c.blob == existing.blob)
+            if not self._database.write(sa.update(_TABLE).where(lost).values(blob=row["blob"])):
+                return Stored(stored.size_bytes, stored.sha256)
         return stored
 
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from commonscale import disclosure
-from commonscale.channel.slot import ALL, COORDINATOR, Slot
+from commonscale.channel.slot import ALL, COORDINATOR, Slot, step_run
 from commonscale.errors import BadMessage
 from coordinator.jobstore import JobRecord
 from coordinator.slots import Arrival
@@ -76,8 +76,8 @@ def steps(record: JobRecord) -> list[dict[str, Any]]:
 
 
 def step_of(run: str) -> int | None:
-    """The number in `job/0`; none where the run is the job itself."""
-    number = run.partition("/")[2]
+    """The number in `job/0` and in `job/0/17`; none where the run is the job itself."""
+    number = step_run(run).partition("/")[2]
     return int(number) if number else None
 
 

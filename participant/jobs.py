@@ -101,7 +101,9 @@ class AuditedMailbox:
 async def run_job(site: Site, job: SiteJob) -> None:
     """Take part until the job is over here; errors are reported, not raised."""
     mailbox = AuditedMailbox(site.mailbox, site.audit)
-    ch = Channel(job.id, site.name, (), mailbox, site.journal, site.observer, shelf=site.shelf)
+    ch = Channel(
+        job.id, site.name, (), mailbox, site.journal, site.observer, shelf=site.shelf, checkpoints=site.journal
+    )
     try:
         pipeline = Pipeline.from_bytes(job.spec)
         ch = replace(ch, sites=tuple(pipeline.sites), ledger=disclosure.planned_ledger(job.id, pipeline))

@@ -1,8 +1,9 @@
 """A site's memory: what it has made (once) and which jobs it is in. Blocking parts run in threads."""
 
+import contextlib
 import hashlib
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,13 +15,15 @@ from commonscale.concurrency import offload
 from commonscale.config import ParticipantConfig
 from commonscale.database import Database, now_ms, row_of, table_of
 from commonscale.errors import Disagreement, StateLost, StoreUnavailable, UnknownJob
-from commonscale.files import private_directory
+from commonscale.files import private_directory, sync_file
+from commonscale.v1.protocols_pb2 import Checkpoint
 from participant.vault import Vault
 
 _JOURNAL = sa.table(
     "journal", *map(sa.column, ("run", "kind", "sender", "receiver", "job_id", "payload", "blob", "sha256"))
 )
 INLINE_BYTES = 64 << 10
+_CHECKPOINT = Checkpoint.DESCRIPTOR.name
 MIGRATIONS = Path(__file__).parent / "migrations"
 
 
@@ -112,16 +115,68 @@ class Journal:
         return found
 
     def _insert(self, slot: Slot, payload: bytes) -> None:
+        # A primary key: a second making of the same slot fails here, before anything is sent.
+        row = self._row(slot, payload)
+        with self._without_leftovers(row):
+            self._database.write(sa.insert(_JOURNAL).values(row))
+
+    def _row(self, slot: Slot, payload: bytes, *, synced: bool = False) -> dict[str, Any]:
+        """What is to stand in the database; a large payload is in its file by then, if wanted safe from power cuts."""
         stored = self._vault.lock(payload, slot.context()) if _is_secret(slot) else payload
         row: dict[str, Any] = {**vars(slot), "job_id": slot.job_id, "payload": stored, "blob": None, "sha256": None}
         if len(stored) > INLINE_BYTES:
             row |= {"payload": None, "blob": secrets.token_hex(16), "sha256": hashlib.sha256(stored).digest()}
+            path = self._directory / row["blob"]
             try:
-                (self._directory / row["blob"]).write_bytes(stored)
+                path.write_bytes(stored)
+                if synced:
+                    sync_file(path)
             except OSError as error:
+                path.unlink(missing_ok=True)
                 raise StoreUnavailable(f"The journal takes no more: {error.strerror}.") from None
-        # A primary key: a second making of the same slot fails here, before anything is sent.
-        self._database.write(sa.insert(_JOURNAL).values(row))
+        return row
+
+    async def last(self, run: str, me: str) -> bytes | None:
+        """The newest checkpoint of a step's session."""
+        slots = [Slot(row.run, _CHECKPOINT, me, me) for row in await offload(self._checkpoints, run, me)]
+        return self._find(max(slots, key=_round)) if slots else None
+
+    def _checkpoints(self, run: str, me: str) -> Sequence[sa.Row[Any]]:
+        mine = sa.and_(_JOURNAL.c.kind == _CHECKPOINT, _JOURNAL.c.sender == me, _JOURNAL.c.receiver == me)
+        return self._database.rows(
+            sa.select(_JOURNAL.c.run).where(_JOURNAL.c.run.startswith(f"{run}/", autoescape=True), mine)
+        )
+
+    async def keep(self, slot: Slot, payload: bytes, behind: Sequence[str]) -> None:
+        """Store a checkpoint and forget the runs behind it, in one transaction."""
+        await offload(self._keep, slot, payload, behind)
+
+    def _keep(self, slot: Slot, payload: bytes, behind: Sequence[str]) -> None:
+        # Synced: what it stands for is forgotten, so unlike a message it must outlive a power cut.
+        row = self._row(slot, payload, synced=True)
+        gone = _JOURNAL.c.run.in_(behind)
+        with self._without_leftovers(row), self._database.writing() as connection:
+            blobs = connection.scalars(sa.select(_JOURNAL.c.blob).where(gone, _JOURNAL.c.blob.is_not(None))).all()
+            connection.execute(sa.delete(_JOURNAL).where(gone))
+            connection.execute(sa.insert(_JOURNAL).values(row))
+        for blob in blobs:
+            # A file that stays is removed at the next start.
+            with contextlib.suppress(OSError):
+                (self._directory / blob).unlink()
+
+    @contextlib.contextmanager
+    def _without_leftovers(self, row: dict[str, Any]) -> Iterator[None]:
+        """A row that the database does not take leaves no file."""
+        try:
+            yield
+        except BaseException:
+            if row["blob"] is not None:
+                (self._directory / row["blob"]).unlink(missing_ok=True)
+            raise
+
+
+def _round(slot: Slot) -> int:
+    return int(slot.run.rpartition("/")[2])
 
 
 def _is_secret(slot: Slot) -> bool:

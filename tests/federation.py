@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives import serialization
 
 from commonscale.categories import TextRules, canonical
 from commonscale.channel.channel import Channel, Mailbox, Observer
-from commonscale.channel.mailbox import MemoryMailbox
+from commonscale.channel.mailbox import MemoryMailbox, newest_checkpoint
 from commonscale.channel.seal import JobKeys
 from commonscale.channel.slot import COORDINATOR, Slot
 from commonscale.identity import Authority, Identity, Role
@@ -160,6 +160,12 @@ class MemoryJournal:
         self.made[slot] = self.made.get(slot, 0) + 1
         return payload, True
 
+    async def last(self, run: str, me: str) -> bytes | None:
+        return newest_checkpoint(self.kept, run, me)
+
+    async def keep(self, slot: Slot, payload: bytes, behind: Sequence[str]) -> None:
+        self.kept = {other: kept for other, kept in self.kept.items() if other.run not in behind} | {slot: payload}
+
 
 @dataclass
 class Member:
@@ -215,7 +221,7 @@ class Federation:
         return Member(name, key, self.ca.approve(request(Identity(role, name), [], key)))
 
     def channel(self, run: str, me: str, mailbox: Mailbox | None = None, observer: Observer | None = None) -> Channel:
-        journal = {} if me == COORDINATOR else {"journal": self.members[me].journal}
+        journal = self.members[me].journal if me in self.members else None
         return Channel(
             run,
             me,
@@ -224,7 +230,8 @@ class Federation:
             observer=observer or Observer(),
             shelf=self.shelves[me],
             ledger=self.ledgers[me],
-            **journal,
+            journal=journal,
+            checkpoints=journal or self.mailbox,
         )
 
     async def admitted_site(

@@ -18,7 +18,7 @@ import anyio
 from google.protobuf.message import DecodeError, Message
 
 from commonscale.channel.seal import Envelope
-from commonscale.channel.slot import ALL, COORDINATOR, Slot
+from commonscale.channel.slot import ALL, COORDINATOR, Slot, step_run
 from commonscale.concurrency import concurrently, offload
 from commonscale.errors import BadMessage, Equivocation
 from commonscale.keyshelf import KeyShelf
@@ -26,7 +26,7 @@ from commonscale.reveal import CONTRIBUTING, OPENING, Ledger, Reveal
 
 M = TypeVar("M", bound=Message)
 Make = Callable[[], Awaitable[M]] | Callable[[], M]
-Event = Literal["made", "sent", "received"]
+Event = Literal["made", "sent", "received", "kept"]
 
 
 class Mailbox(Protocol):
@@ -46,11 +46,21 @@ class Journal(Protocol):
         """The slot's bytes, made and stored durably at the first call only, and whether this was it."""
 
 
+class Checkpoints(Protocol):
+    """Where a role keeps what it goes on from, in sessions of many rounds."""
+
+    async def last(self, run: str, me: str) -> bytes | None:
+        """The newest checkpoint of a step's session."""
+
+    async def keep(self, slot: Slot, payload: bytes, behind: Sequence[str]) -> None:
+        """Store a checkpoint durably and forget what was said in the runs behind it; the checkpoint itself stays."""
+
+
 class Observer:
     """Told of every operation: progress, metrics, tests that crash here. This one does nothing with it."""
 
     def event(self, event: Event, slot: Slot, size_bytes: int) -> None:
-        """`made` (and stored), `sent` (and acknowledged) or `received`."""
+        """`made` (and stored), `sent` (and acknowledged), `received`; of a checkpoint `kept`."""
 
     def waiting(self, slot: Slot) -> contextlib.AbstractContextManager[None]:
         """Surrounds the time that a message is awaited."""
@@ -97,6 +107,8 @@ class Channel:
     losses: Losses = field(default_factory=Losses)
     # Who adds without having data; none yet.
     servers: Sequence[str] = ()
+    # For sessions; a role that has none takes part in no session.
+    checkpoints: Checkpoints | None = None
     # What is opened here, and where it is noted.
     reveal: Reveal | None = None
     ledger: Ledger = field(default_factory=Ledger)
@@ -118,7 +130,7 @@ class Channel:
 
     def under(self, reveal: Reveal, number: int = 0) -> Channel:
         """The same end for what a Reveal speaks of; rounds of one search are numbered from 1."""
-        self.ledger.check(self.run, reveal)
+        self.ledger.check(step_run(self.run), reveal)
         scoped = self.scope(reveal.scope) if reveal.scope else self
         return replace(scoped.scope(str(number)) if number else scoped, reveal=reveal)
 
@@ -126,7 +138,7 @@ class Channel:
         """Note that something was opened here: by a message that this role sent or took, or that only others see."""
         if self.reveal is None:
             raise RuntimeError(f"{self.prefix or self.run} opens what no Reveal speaks of")
-        self.ledger.note(self.run, self.reveal)
+        self.ledger.note(step_run(self.run), self.reveal)
 
     def scope(self, name: str) -> Channel:
         """The same end for a sub-protocol whose slots are named `name.…`."""
@@ -135,6 +147,10 @@ class Channel:
     def step(self, number: int) -> Channel:
         """The same end for one step of a job that has been admitted."""
         return replace(self, run=f"{self.run}/{number}")
+
+    def round(self, number: int) -> Channel:
+        """The same end for one round of the step's session."""
+        return replace(self, run=f"{step_run(self.run)}/{number}")
 
     def slot(self, kind: type[Message], sender: str, receiver: str) -> Slot:
         """The slot of a message of this type in this scope."""

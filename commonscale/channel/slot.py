@@ -13,13 +13,21 @@ from commonscale.v1 import relay_pb2
 COORDINATOR = "@coordinator"
 ALL = "@all"
 
-_RUN_PATTERN = re.compile(rf"{JOB_ID_PATTERN.pattern}(?:/[0-9]{{1,4}})?")
+_RUN_PATTERN = re.compile(rf"{JOB_ID_PATTERN.pattern}(?:/[0-9]{{1,4}}(?:/[0-9]{{1,6}})?)?")
 _KIND_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
+
+def step_run(run: str) -> str:
+    """The step that a round of a session belongs to: `job/0` of `job/0/17`. Other runs are themselves."""
+    return "/".join(run.split("/")[:2])
 
 
 @dataclass(frozen=True)
 class Slot:
-    """(run, kind, sender, receiver). A run is a job's id, or that id and the number of a step: `job/0`."""
+    """(run, kind, sender, receiver).
+
+    A run is a job's id, that id and the number of a step: `job/0`, or of a round in a step's session: `job/0/17`.
+    """
 
     run: str
     kind: str

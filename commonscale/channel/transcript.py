@@ -16,6 +16,11 @@ class Transcript:
         self.digest = hashlib.sha256(self.digest + hashlib.sha256(announced).digest()).digest()
         self.open = True
 
+    def resume(self, digest: bytes) -> None:
+        """Go on from where the sites have agreed."""
+        self.digest = digest
+        self.open = False
+
     def settle(self) -> None:
         """The sites have agreed on everything so far."""
         self.open = False

@@ -1414,3 +1414,70 @@ class KeySet(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___KeySet: _TypeAlias = KeySet  # noqa: Y015
+
+@_typing.final
+class Checkpoint(_message.Message):
+    """Checkpoint is what a role goes on from in a session of many rounds. Its owner keeps it; it is never sent."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NUMBER_FIELD_NUMBER: _builtins.int
+    TRANSCRIPT_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    OPENED_FIELD_NUMBER: _builtins.int
+    BEGAN_FIELD_NUMBER: _builtins.int
+    number: _builtins.int
+    """Rounds done."""
+    transcript: _builtins.bytes
+    """Of everything announced until then."""
+    state: _builtins.bytes
+    """Whatever the next round starts from."""
+    began: _builtins.bytes
+    """Of everything announced before the session began."""
+    @_builtins.property
+    def opened(self) -> _containers.RepeatedCompositeFieldContainer[Global___OpenedLine]:
+        """At a site: what was opened until then."""
+
+    def __init__(
+        self,
+        *,
+        number: _builtins.int = ...,
+        transcript: _builtins.bytes = ...,
+        state: _builtins.bytes = ...,
+        opened: _abc.Iterable[Global___OpenedLine] | None = ...,
+        began: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["began", b"began", "number", b"number", "opened", b"opened", "state", b"state", "transcript", b"transcript"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Checkpoint: _TypeAlias = Checkpoint  # noqa: Y015
+
+@_typing.final
+class OpenedLine(_message.Message):
+    """OpenedLine is one line of a disclosure report."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SCOPE_FIELD_NUMBER: _builtins.int
+    WHAT_FIELD_NUMBER: _builtins.int
+    TO_FIELD_NUMBER: _builtins.int
+    scope: _builtins.str
+    what: _builtins.str
+    to: _builtins.str
+    def __init__(
+        self,
+        *,
+        scope: _builtins.str = ...,
+        what: _builtins.str = ...,
+        to: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["scope", b"scope", "to", b"to", "what", b"what"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___OpenedLine: _TypeAlias = OpenedLine  # noqa: Y015

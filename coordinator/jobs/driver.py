@@ -139,8 +139,9 @@ class Driver:
         pipeline = live.record.pipeline
         sites = tuple(pipeline.sites)
         ch = Channel(
-            live.record.id, COORDINATOR, sites, self._room, observer=live, shelf=self._shelf, losses=live.losses
-        )
+            live.record.id, COORDINATOR, sites, self._room, observer=live, shelf=self._shelf, losses=live.losses,
+            checkpoints=self._room,
+        )  # fmt: skip
         last_words = [partial(_last_word, ch, site) for site in sites]
         results, *digests = await concurrently([partial(self._roles, live, ch), *last_words])
         expected = hashlib.sha256(canonical_json(results).encode()).digest()

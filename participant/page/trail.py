@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from commonscale.audit import AuditLog, walk
+from commonscale.channel.slot import step_run
 from commonscale.errors import ConfigError
 
 _PIECE_BYTES = 64 << 10
@@ -26,7 +27,7 @@ _VERIFY_PIECE = 200
 
 @dataclass(frozen=True)
 class Left:
-    """What one run has sent to one receiver."""
+    """What one run has sent to one receiver, with all rounds of its session."""
 
     run: str
     receiver: str
@@ -112,7 +113,7 @@ class Trail:
         what = entry.get("what")
         try:
             if what == "sent":
-                run, size = str(entry["run"]), int(entry["bytes"])
+                run, size = step_run(str(entry["run"])), int(entry["bytes"])
                 of_job = self._left.setdefault(run.partition("/")[0], {})
                 group = of_job.setdefault((run, str(entry["receiver"]), bool(entry["sealed"])), [0, 0])
                 group[0] += 1

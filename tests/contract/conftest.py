@@ -13,7 +13,12 @@ from coordinator.daemon import MIGRATIONS
 @pytest.fixture(params=["sqlite", "postgresql"])
 def empty_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """A database with nothing in it."""
-    if request.param == "sqlite":
+    return emptied(request.param, request, tmp_path)
+
+
+def emptied(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The address of a database with nothing in it, of one kind."""
+    if kind == "sqlite":
         return f"sqlite:///{tmp_path / 'c.db'}"
     url: str = request.getfixturevalue("postgres_url")
     engine = sa.create_engine(url.replace("postgresql:", "postgresql+psycopg:"))

@@ -416,6 +416,8 @@ SHOWS_NOTHING = {
     "Success": PART,
     "Failure": PART,
     "KeySet": KEPT,
+    "Checkpoint": KEPT,
+    "OpenedLine": PART,
 }
 
 
