@@ -13,6 +13,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from commonscale_worker.networks.averaging import federated_average
+from commonscale_worker.networks.model import Architecture, Task, Weights, init, predict
+from commonscale_worker.networks.training import Adam, Training, local_epoch
 from sklearn.model_selection import train_test_split
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]  # it has no types
 
@@ -20,9 +23,6 @@ from bench.encoding_study import paper
 from bench.encoding_study.data import DATASETS, Dataset, Table
 from bench.encoding_study.encoding import METHODS, Embedding, Encoded, Federation, Site, encode
 from bench.encoding_study.partition import partition
-from worker.averaging import federated_average
-from worker.model import Architecture, Task, Weights, init, predict
-from worker.training import Adam, Training, local_epoch
 
 TEST_SHARE = 0.2
 LAST_ROUNDS = 5

@@ -19,13 +19,13 @@ from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+from commonscale_worker.networks import architectures
+from commonscale_worker.networks.losses import FloatArray, Targets
+from commonscale_worker.networks.model import Architecture, Task
 from sklearn.datasets import load_breast_cancer
 from sklearn.model_selection import train_test_split
 
 from commonscale.errors import ConfigError
-from worker import architectures
-from worker.losses import FloatArray, Targets
-from worker.model import Architecture, Task
 
 TEST_SHARE, VALIDATION_SHARE = 0.2, 0.1  # the second is of what the first leaves
 Table: TypeAlias = tuple[FloatArray, Targets]

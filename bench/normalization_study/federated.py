@@ -17,8 +17,7 @@ from functools import reduce
 
 import numpy as np
 import numpy.typing as npt
-
-from worker.losses import FloatArray
+from commonscale_worker.networks.losses import FloatArray
 
 LAMBDA_ROUNDS = 64
 # Beyond this exponent a transformed value would overflow when squared.

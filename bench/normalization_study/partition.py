@@ -21,9 +21,9 @@ from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+from commonscale_worker.networks.losses import FloatArray, Targets
 
 from bench.normalization_study.data import Part, Split
-from worker.losses import FloatArray, Targets
 
 MIN_ROWS = 5
 TARGET_GROUPS = 10

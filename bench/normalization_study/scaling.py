@@ -9,11 +9,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
+from commonscale_worker.networks.losses import FloatArray
 from sklearn.preprocessing import MinMaxScaler, PowerTransformer, RobustScaler, StandardScaler
 
 from bench.normalization_study import federated
 from bench.normalization_study.data import Part, Split
-from worker.losses import FloatArray
 
 Transform: TypeAlias = Callable[[FloatArray], FloatArray]
 

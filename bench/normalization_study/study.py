@@ -14,16 +14,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from commonscale_worker.networks.averaging import federated_average
+from commonscale_worker.networks.losses import Targets
+from commonscale_worker.networks.model import Architecture, Task, Weights, init, loss, predict
+from commonscale_worker.networks.training import Adam, Training, local_epoch
 from sklearn.metrics import f1_score, r2_score
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]  # it has no types
 
 from bench.normalization_study.data import DATASETS, Part, Split, load_split
 from bench.normalization_study.partition import HIGH, IID, LOW, Imbalance, partition
 from bench.normalization_study.scaling import ARMS, FROM_FEDERATION, FROM_POOL, NORMALIZATIONS, Arm, scale
-from worker.averaging import federated_average
-from worker.losses import Targets
-from worker.model import Architecture, Task, Weights, init, loss, predict
-from worker.training import Adam, Training, local_epoch
 
 SEEDS = 3
 

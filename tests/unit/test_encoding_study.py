@@ -9,6 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import typer
+from commonscale_worker.networks.model import Architecture, Task, init
+from commonscale_worker.networks.training import Adam, Training
 from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import f1_score
@@ -21,8 +23,6 @@ from bench.encoding_study.partition import SITES, divergence, partition
 from bench.encoding_study.summary import TABLE_3_METHODS, dimensions, summary, table_1, table_5
 from commonscale.cli.bench_studies import encoding_study
 from commonscale.errors import ConfigError
-from worker.model import Architecture, Task, init
-from worker.training import Adam, Training
 
 GERMAN = DATASETS["german"]
 

@@ -2,13 +2,12 @@
 
 import numpy as np
 import pytest
+from commonscale_worker.networks.averaging import federated_average
+from commonscale_worker.networks.losses import FloatArray, Targets
+from commonscale_worker.networks.model import Architecture, Task, Weights, gradients, init, loss, predict
+from commonscale_worker.networks.training import SGD, Adam, Training, local_epoch
 from hypothesis import given
 from hypothesis import strategies as st
-
-from worker.averaging import federated_average
-from worker.losses import FloatArray, Targets
-from worker.model import Architecture, Task, Weights, gradients, init, loss, predict
-from worker.training import SGD, Adam, Training, local_epoch
 
 SMALL = {
     Task.BINARY: Architecture(inputs=4, hidden=(6, 5), outputs=1, task=Task.BINARY),

@@ -1,10 +1,12 @@
 """Federated averaging (FedAvg): W = sum of n_i/n · W_i."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 
 import numpy as np
 
-from worker.model import Weights
+from commonscale_worker.networks.model import Weights
 
 
 def federated_average(updates: Sequence[tuple[Weights, int]]) -> Weights:

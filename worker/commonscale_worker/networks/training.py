@@ -3,13 +3,15 @@
 The optimizer begins anew in every call: a site keeps no state between rounds, and weights are all that travels.
 """
 
+from __future__ import annotations
+
 import math
 from dataclasses import dataclass
 
 import numpy as np
 
-from worker.losses import FloatArray, Targets
-from worker.model import Architecture, Weights, gradients
+from commonscale_worker.networks.losses import FloatArray, Targets
+from commonscale_worker.networks.model import Architecture, Weights, gradients
 
 
 @dataclass(frozen=True)

@@ -4,17 +4,19 @@ Weights are a plain list of arrays, W1, b1, W2, b2, …: they can be averaged, c
 is an argument everywhere: the same generator gives the same network.
 """
 
+from __future__ import annotations
+
 import enum
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
-from worker.losses import FloatArray, Targets, absolute_error, binary_cross_entropy, cross_entropy
+from commonscale_worker.networks.losses import FloatArray, Targets, absolute_error, binary_cross_entropy, cross_entropy
 
-Weights: TypeAlias = list[FloatArray]
+Weights = list[FloatArray]
 
 
 class Task(enum.Enum):

@@ -3,13 +3,15 @@
 Precision is the caller's: float32 in, float32 out.
 """
 
-from typing import Any, TypeAlias
+from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-FloatArray: TypeAlias = npt.NDArray[np.floating[Any]]
-Targets: TypeAlias = npt.NDArray[Any]  # class numbers or real values, one per row
+FloatArray = npt.NDArray[np.floating[Any]]
+Targets = npt.NDArray[Any]  # class numbers or real values, one per row
 
 
 def binary_cross_entropy(outputs: FloatArray, targets: Targets) -> tuple[float, FloatArray]:

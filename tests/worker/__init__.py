@@ -1,0 +1,1 @@
+"""The worker: models, batches, BatchNorm, and its side of the protocol."""
