@@ -55,6 +55,17 @@ def add_all(vectors: Sequence[Elements]) -> Elements:
     return reduce(total)
 
 
+def add_low_bits(words: Sequence[Elements]) -> Elements:
+    """The sum of the low 61 bits of at least one vector of 64-bit integers."""
+    total, part = words[0] & _P, np.empty_like(words[0])
+    for count, word in enumerate(words[1:], 1):
+        if count % 7 == 0:
+            # As in add_all.
+            total = (total & _P) + (total >> _61)
+        total += np.bitwise_and(word, _P, out=part)
+    return reduce(total)
+
+
 def multiply(a: Elements, b: Elements) -> Elements:
     """A·b from products of halves: a = a1·2^32 + a0 with a1 < 2^29."""
     a0, a1, b0, b1 = a & _LOW, a >> _32, b & _LOW, b >> _32

@@ -49,12 +49,9 @@ def _combine(ring: Ring, vector: Vector, add: Sequence[bytes], subtract: Sequenc
     total = np.empty_like(vector)
     for at in range(0, len(vector), step):
         piece = vector[at : at + step]
-
-        def masks(streams: Sequence[CipherContext], n: int = len(piece)) -> list[Vector]:
-            return [ring.uniform(stream.update(zeros[: n * ring.element_bytes]), n) for stream in streams]
-
-        piece = ring.add_all([piece, *masks(plus)])
-        total[at : at + step] = ring.subtract(piece, ring.add_all(masks(minus))) if minus else piece
+        these = zeros[: len(piece) * ring.element_bytes]
+        added, subtracted = ([stream.update(these) for stream in streams] for streams in (plus, minus))
+        total[at : at + step] = ring.masked(piece, added, subtracted)
     return total
 
 

@@ -57,6 +57,9 @@ class Ring(Protocol):
     def uniform(self, raw: Bytes, n: int) -> Vector:
         """Uniform elements from n · element_bytes uniform bytes."""
 
+    def masked(self, vector: Vector, added: Sequence[Bytes], subtracted: Sequence[Bytes]) -> Vector:
+        """A vector plus uniform elements from some bytes, minus those from others."""
+
     def to_bytes(self, vector: Vector) -> bytes:
         """The elements as they are sent: little-endian, side by side."""
 
@@ -109,8 +112,17 @@ class Field61:
 
         0 comes up twice as often as any other element: a statistical distance from uniform of 2^-61 per element.
         """
+        return field61.from_low_bits(self._words(raw, n))
+
+    def masked(self, vector: Vector, added: Sequence[Bytes], subtracted: Sequence[Bytes]) -> Vector:
+        """The low 61 bits are added as they are: p itself counts as 0 in a sum."""
+        plus, minus = ([self._words(raw, len(vector)) for raw in many] for many in (added, subtracted))
+        total = field61.add_low_bits([vector, *plus])
+        return field61.subtract(total, field61.add_low_bits(minus)) if minus else total
+
+    def _words(self, raw: Bytes, n: int) -> Vector:
         _expect(raw, n, self.element_bytes)
-        return field61.from_low_bits(np.frombuffer(raw, "<u8").astype(np.uint64, copy=False))
+        return np.frombuffer(raw, "<u8").astype(np.uint64, copy=False)
 
     def to_bytes(self, vector: Vector) -> bytes:
         """8 bytes per element."""
@@ -118,8 +130,7 @@ class Field61:
 
     def from_bytes(self, raw: Bytes, n: int) -> Vector:
         """Inverse of to_bytes; a number of p or more is no element."""
-        _expect(raw, n, self.element_bytes)
-        found = np.frombuffer(raw, "<u8").astype(np.uint64, copy=False)
+        found = self._words(raw, n)
         if n and found.max() >= field61.PRIME:
             raise BadElementsError("a number of 2^61 - 1 or more is no element of the field")
         return found
@@ -188,6 +199,12 @@ class Wide:
     def uniform(self, raw: Bytes, n: int) -> Vector:
         """Any bytes are elements: exactly uniform."""
         return self.from_bytes(raw, n)
+
+    def masked(self, vector: Vector, added: Sequence[Bytes], subtracted: Sequence[Bytes]) -> Vector:
+        """Carries are passed on once for each direction."""
+        plus, minus = ([self.uniform(raw, len(vector)) for raw in many] for many in (added, subtracted))
+        total = self.add_all([vector, *plus])
+        return self.subtract(total, self.add_all(minus)) if minus else total
 
     def to_bytes(self, vector: Vector) -> bytes:
         """`element_bytes` per element."""

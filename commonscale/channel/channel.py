@@ -178,7 +178,11 @@ class Channel:
 
     async def keep(self, name: str, make: Callable[[], bytes]) -> bytes:
         """A secret of mine that must be the same after a crash: made once, stored, never sent."""
-        return await self._once(Slot(self.run, self.prefix + name, self.me, self.me), partial(offload, make))
+        return await self.keep_awaited(name, partial(offload, make))
+
+    async def keep_awaited(self, name: str, make: Callable[[], Awaitable[bytes]]) -> bytes:
+        """The same for what has to be waited for."""
+        return await self._once(Slot(self.run, self.prefix + name, self.me, self.me), make)
 
     async def _once(self, slot: Slot, make: Callable[[], Awaitable[bytes]]) -> bytes:
         if self.journal is None:

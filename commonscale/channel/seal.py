@@ -6,6 +6,7 @@ signed, in the site's answer, by the key of the site's certificate.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from cryptography.exceptions import InvalidTag
@@ -65,6 +66,8 @@ class Envelope:
     keys: JobKeys
     members: dict[str, Member]
     roster_digest: bytes
+    # Mask keys that were needed already: the same in all rounds.
+    _pairs: dict[str, bytes] = field(default_factory=dict, repr=False, compare=False)
 
     def seal(self, slot: Slot, body: bytes) -> bytes:
         """Encrypt to the slot's receiver and sign."""
@@ -98,10 +101,12 @@ class Envelope:
                 "the message was altered on its way, or another roster was shown to that site."
             ) from None
 
-    def pair_keys(self) -> dict[str, bytes]:
-        """One mask key with each other site."""
-        others = (member for name, member in self.members.items() if name != self.me)
-        return {m.name: masks.pair_key(self.keys.mask, m.mask_key, self.roster_digest) for m in others}
+    def pair_keys(self, sites: Sequence[str]) -> dict[str, bytes]:
+        """One mask key with each of these other sites."""
+        for name in sites:
+            if name not in self._pairs:
+                self._pairs[name] = masks.pair_key(self.keys.mask, self.members[name].mask_key, self.roster_digest)
+        return {name: self._pairs[name] for name in sites}
 
     def _context(self, slot: Slot) -> bytes:
         return self.roster_digest + slot.context()

@@ -60,6 +60,8 @@ from crypto.rings import FIELD61, BadElementsError, Ring, Vector
 Yes = NDArray[np.bool_]
 # A site's own vector: called at a site only, at most once, in a thread.
 Mine = Callable[[], Vector]
+# Names of the sites whose vector did not come.
+Missing = Callable[[], Awaitable[tuple[str, ...]]]
 Contribute = Callable[[Channel, Ring, int, Mine, bytes], Awaitable[None]]
 
 
@@ -86,7 +88,8 @@ async def add(
         await ch.broadcast(wire.Total(elements=raw))
     else:
         check_count(len(ch.sites))
-        await way.contribute(ch, ring, length, mine, transcript.digest)  # 1.
+        if ch.is_site:
+            await way.contribute(ch, ring, length, mine, transcript.digest)  # 1.
         raw = (await ch.recv_broadcast(wire.Total)).elements
         total = parse(ch, COORDINATOR, wire.Total, raw, ring, length)
     transcript.add(raw)
@@ -94,11 +97,16 @@ async def add(
 
 
 async def add_hidden(
-    ch: Channel, ring: Ring, length: int, mine: Mine, transcript: Transcript, key: bytes
-) -> Vector | None:
-    """All roles: the sum, at the sites; nothing at the coordinator, who adds it. `key` is the sites' own."""
+    ch: Channel, ring: Ring, length: int, mine: Mine, transcript: Transcript, key: bytes, missing: Missing | None = None
+) -> Vector | tuple[str, ...] | None:
+    """All roles: the sum, at the sites; nothing at the coordinator, who adds it. `key` is the sites' own.
+
+    With a function that finds out who is missing: if anybody is, their names instead of a sum.
+    """
     carried = length + (ring is FIELD61)
     if ch.is_coordinator:
+        if missing and (names := await missing()):
+            return names
         total = await _added(ch, ring, carried, wire.MaskedVector)
         raw = ring.to_bytes(total)
         await ch.broadcast(wire.HiddenTotal(elements=raw))
@@ -113,7 +121,10 @@ async def add_hidden(
             return vector
         return np.concatenate([vector, checks.linear(vector, key, context)])
 
-    await _send_masked(ch, ring, carried, with_check, transcript.digest, hidden_by=key)
+    if ch.is_site:
+        await _send_masked(ch, ring, carried, with_check, transcript.digest, hidden_by=key)
+    if missing and (names := await missing()):
+        return names
     raw = (await ch.recv_broadcast(wire.HiddenTotal)).elements
     announced = parse(ch, COORDINATOR, wire.HiddenTotal, raw, ring, carried)
     transcript.add(raw)
@@ -155,7 +166,7 @@ async def _send_masked(
 ) -> None:
     """Step 1 of masks; of a hidden sum, the first site adds one more mask."""
     assert ch.envelope is not None
-    keys = ch.envelope.pair_keys()
+    keys = ch.envelope.pair_keys(ch.others)
     if hidden_by is not None and ch.me == ch.sites[0]:
         # Above every name, so that it is added, never subtracted.
         keys["~"] = hidden_by

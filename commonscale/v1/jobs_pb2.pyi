@@ -176,13 +176,21 @@ class Progress(_message.Message):
     AWAITED_FIELD_NUMBER: _builtins.int
     MESSAGES_FIELD_NUMBER: _builtins.int
     WAITS_FIELD_NUMBER: _builtins.int
+    TRAINING_FIELD_NUMBER: _builtins.int
+    RECEIVED_BYTES_FIELD_NUMBER: _builtins.int
     round: _builtins.str
     messages: _builtins.int
+    received_bytes: _builtins.int
+    """What has come from the sites, since this coordinator began to drive the job."""
     @_builtins.property
     def awaited(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
     def waits(self) -> _containers.RepeatedCompositeFieldContainer[Global___Wait]:
         """Everything that is awaited now, with the time since when."""
+
+    @_builtins.property
+    def training(self) -> Global___Training:
+        """Of a job that trains."""
 
     def __init__(
         self,
@@ -191,14 +199,103 @@ class Progress(_message.Message):
         awaited: _abc.Iterable[_builtins.str] | None = ...,
         messages: _builtins.int = ...,
         waits: _abc.Iterable[Global___Wait] | None = ...,
+        training: Global___Training | None = ...,
+        received_bytes: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["training", b"training"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["awaited", b"awaited", "messages", b"messages", "round", b"round", "waits", b"waits"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["awaited", b"awaited", "messages", b"messages", "received_bytes", b"received_bytes", "round", b"round", "training", b"training", "waits", b"waits"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Progress: _TypeAlias = Progress  # noqa: Y015
+
+@_typing.final
+class Training(_message.Message):
+    """Training says how far a training step is."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STEP_FIELD_NUMBER: _builtins.int
+    DONE_FIELD_NUMBER: _builtins.int
+    ROUNDS_FIELD_NUMBER: _builtins.int
+    SINCE_MS_FIELD_NUMBER: _builtins.int
+    ROUND_S_FIELD_NUMBER: _builtins.int
+    STOPPED_EARLY_FIELD_NUMBER: _builtins.int
+    LOST_FIELD_NUMBER: _builtins.int
+    FIGURES_FIELD_NUMBER: _builtins.int
+    step: _builtins.int
+    done: _builtins.int
+    """Rounds that are done, and how many there may be."""
+    rounds: _builtins.int
+    since_ms: _builtins.int
+    """Since when the round that follows runs, and how long the last one took; 0: not known."""
+    round_s: _builtins.float
+    stopped_early: _builtins.bool
+    @_builtins.property
+    def lost(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Sites that were silent for too long."""
+
+    @_builtins.property
+    def figures(self) -> _containers.RepeatedCompositeFieldContainer[Global___Figures]:
+        """Pooled figures, the oldest first; of a long training some of them. Empty for those who may not see them."""
+
+    def __init__(
+        self,
+        *,
+        step: _builtins.int = ...,
+        done: _builtins.int = ...,
+        rounds: _builtins.int = ...,
+        since_ms: _builtins.int = ...,
+        round_s: _builtins.float = ...,
+        stopped_early: _builtins.bool = ...,
+        lost: _abc.Iterable[_builtins.str] | None = ...,
+        figures: _abc.Iterable[Global___Figures] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["done", b"done", "figures", b"figures", "lost", b"lost", "round_s", b"round_s", "rounds", b"rounds", "since_ms", b"since_ms", "step", b"step", "stopped_early", b"stopped_early"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Training: _TypeAlias = Training  # noqa: Y015
+
+@_typing.final
+class Figures(_message.Message):
+    """Figures say how good the model was after a round."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ROUND_FIELD_NUMBER: _builtins.int
+    LOSS_FIELD_NUMBER: _builtins.int
+    ACCURACY_FIELD_NUMBER: _builtins.int
+    AUC_FIELD_NUMBER: _builtins.int
+    round: _builtins.int
+    loss: _builtins.float
+    accuracy: _builtins.float
+    auc: _builtins.float
+    def __init__(
+        self,
+        *,
+        round: _builtins.int = ...,
+        loss: _builtins.float = ...,
+        accuracy: _builtins.float | None = ...,
+        auc: _builtins.float | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_accuracy", b"_accuracy", "_auc", b"_auc", "accuracy", b"accuracy", "auc", b"auc"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_accuracy", b"_accuracy", "_auc", b"_auc", "accuracy", b"accuracy", "auc", b"auc", "loss", b"loss", "round", b"round"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__accuracy: _TypeAlias = _typing.Literal["accuracy"]  # noqa: Y015
+    _WhichOneofArgType__accuracy: _TypeAlias = _typing.Literal["_accuracy", b"_accuracy"]  # noqa: Y015
+    _WhichOneofReturnType__auc: _TypeAlias = _typing.Literal["auc"]  # noqa: Y015
+    _WhichOneofArgType__auc: _TypeAlias = _typing.Literal["_auc", b"_auc"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__accuracy) -> _WhichOneofReturnType__accuracy | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__auc) -> _WhichOneofReturnType__auc | None: ...
+
+Global___Figures: _TypeAlias = Figures  # noqa: Y015
 
 @_typing.final
 class Wait(_message.Message):

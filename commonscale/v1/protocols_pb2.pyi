@@ -358,6 +358,73 @@ class Total(_message.Message):
 Global___Total: _TypeAlias = Total  # noqa: Y015
 
 @_typing.final
+class Plain(_message.Message):
+    """Plain is a site's vector of doubles, little-endian, for everyone to see, signed for its slot."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ELEMENTS_FIELD_NUMBER: _builtins.int
+    SIGNATURE_FIELD_NUMBER: _builtins.int
+    elements: _builtins.bytes
+    signature: _builtins.bytes
+    def __init__(
+        self,
+        *,
+        elements: _builtins.bytes = ...,
+        signature: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["elements", b"elements", "signature", b"signature"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Plain: _TypeAlias = Plain  # noqa: Y015
+
+@_typing.final
+class Plains(_message.Message):
+    """Plains has one a site, in ring order."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VECTORS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def vectors(self) -> _containers.RepeatedCompositeFieldContainer[Global___Plain]: ...
+    def __init__(
+        self,
+        *,
+        vectors: _abc.Iterable[Global___Plain] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["vectors", b"vectors"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Plains: _TypeAlias = Plains  # noqa: Y015
+
+@_typing.final
+class Published(_message.Message):
+    """Published is something that all sites hold alike, for everyone to see."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CONTENT_FIELD_NUMBER: _builtins.int
+    content: _builtins.bytes
+    def __init__(
+        self,
+        *,
+        content: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["content", b"content"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Published: _TypeAlias = Published  # noqa: Y015
+
+@_typing.final
 class HiddenTotal(_message.Message):
     """HiddenTotal is a sum plus a mask that only the sites know: opened to them alone."""
 
@@ -761,6 +828,28 @@ class Escrow(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Escrow: _TypeAlias = Escrow  # noqa: Y015
+
+@_typing.final
+class Attendance(_message.Message):
+    """Attendance names the sites whose message of a round had not come in time: from here on the others go on without them."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MISSING_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def missing(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        missing: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["missing", b"missing"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Attendance: _TypeAlias = Attendance  # noqa: Y015
 
 @_typing.final
 class Lost(_message.Message):
