@@ -8,6 +8,7 @@ async with Client.from_file("analyst.toml") as client:
 
 from __future__ import annotations
 
+import base64
 import json
 import secrets
 from collections.abc import AsyncIterator
@@ -21,6 +22,7 @@ from commonscale.config import AnalystConfig
 from commonscale.errors import JobFailed, Refused, TransientError
 from commonscale.link import Backoff, Link
 from commonscale.pipeline import Pipeline
+from commonscale.results import MODEL_KEY
 from commonscale.v1 import jobs_pb2
 
 
@@ -58,7 +60,13 @@ class Job:
         if self.state != "done":
             raise JobFailed(self.wire.error or f"Job {self.id} is {self.state}.")
         found: list[dict[str, Any]] = json.loads(self.wire.result_json)
-        return found
+        return [{name: value for name, value in step.items() if name != MODEL_KEY} for step in found]
+
+    @property
+    def model(self) -> bytes | None:
+        """The trained model as a safetensors file, if every site's policy lets the analyst have it."""
+        steps = json.loads(self.wire.result_json) if self.state == "done" and self.wire.result_json else []
+        return next((base64.b64decode(step[MODEL_KEY]) for step in steps if MODEL_KEY in step), None)
 
     @property
     def disclosures(self) -> list[dict[str, Any]]:
@@ -66,10 +74,30 @@ class Job:
         found: list[dict[str, Any]] = json.loads(self.wire.disclosure_json or '{"revealed": []}')["revealed"]
         return found
 
+    @property
+    def training(self) -> dict[str, Any] | None:
+        """How far a job that trains is, with the pooled figures so far; none when it does not."""
+        progress = self.wire.progress
+        if not progress.HasField("training"):
+            return None
+        found = progress.training
+        return {
+            "step": found.step,
+            "done": found.done,
+            "rounds": found.rounds,
+            "round_s": found.round_s or None,
+            "lost": list(found.lost),
+            "figures": [
+                {"loss": one.loss, **{field.name: value for field, value in one.ListFields()}} for one in found.figures
+            ],
+        }
+
     def to_dict(self) -> dict[str, Any]:
         """For `--format json`."""
         progress = self.wire.progress
         done = {"round": progress.round, "awaited": list(progress.awaited), "messages": progress.messages}
+        if (training := self.training) is not None:
+            done["training"] = training
         return {
             "job": self.id,
             "name": self.wire.spec.name,

@@ -108,7 +108,27 @@ class DataSource(Section):
     missing: list[str] = []
 
 
-Method = Literal["masks", "shares", "sac-proportional", "ckks", "oprf", "apsi", "apsi-native", "otmppsi", "ring"]
+Method = Literal[
+    "masks", "shares", "sac-proportional", "ckks", "oprf", "apsi", "apsi-native", "otmppsi", "ring", "clear"
+]  # fmt: skip
+
+
+class TrainPolicy(Section):
+    """What a site lets be trained on its rows."""
+
+    # What its worker may train: names, and the digests that `commonscale-worker models` prints.
+    models: dict[Name, Annotated[str, Field(pattern="^[0-9a-f]{64}$")]] = {}
+    max_rounds: int = Field(default=1000, ge=1)
+    # This site's rows that are trained on; those that are kept apart to evaluate on; those of one batch.
+    min_rows: int = Field(default=30, ge=1)
+    min_evaluation_rows: int = Field(default=5, ge=1)
+    min_batch_rows: int = Field(default=8, ge=1)
+    # In every round; never fewer than policy.min_sites.
+    min_sites: int = Field(default=3, ge=3)
+    # Whether rounds may be sums of different sites (sample, patience_s): the others then learn more of each.
+    changing_sites: bool = False
+    # Whether coordinator and analyst may see the model of every round.
+    release_model: bool = False
 
 
 class Policy(Section):
@@ -131,6 +151,28 @@ class Policy(Section):
     analysts: list[str] = ["*"]
     min_rows: int = Field(default=10, ge=0)
     min_sites: int = Field(default=3, ge=3)
+    train: TrainPolicy = TrainPolicy()
+
+
+class WorkerConfig(Section):
+    """Where the site's ML worker attaches; see docs/training.md."""
+
+    # A file of the site's own user, "ipc:///run/commonscale/worker.sock"; empty: worker.sock in the state directory.
+    # Over TCP only with the keys below.
+    listen: str = ""
+    # Of a socket on TCP: its own key pair (CURVE), and the public keys of workers that may attach.
+    key: ConfigPath | None = None
+    allowed_keys: list[Annotated[str, Field(min_length=40, max_length=40)]] = []
+    # What the process that holds the socket may use: about four times the largest model.
+    memory_mb: int = Field(default=4096, ge=256)
+
+    @model_validator(mode="after")
+    def _is_guarded(self) -> WorkerConfig:
+        if self.listen and not self.listen.startswith(("ipc:///", "tcp://")):
+            raise ValueError(f"{self.listen!r} is neither ipc:///PATH nor tcp://HOST:PORT")
+        if self.listen.startswith("tcp://") and (self.key is None or not self.allowed_keys):
+            raise ValueError("a worker attaches over TCP only with keys: give key and allowed_keys, or use ipc")
+        return self
 
 
 class VaultConfig(Section):
@@ -175,6 +217,8 @@ class ParticipantConfig(Section):
     policy: Policy = Policy()
     vault: VaultConfig = VaultConfig()
     page: Page = Page()
+    # Without this table, no ML worker can attach, and the site trains nothing.
+    worker: WorkerConfig | None = None
     # fastText models (.bin) by the names that pipelines use.
     models: dict[str, ConfigPath] = {}
 

@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -117,20 +117,20 @@ class Database:
         with _our_errors(), self.engine.connect() as connection:
             yield connection
 
-    def rows(self, query: sa.Select[Any]) -> Sequence[sa.Row[Any]]:
-        """All that a query finds."""
+    def rows(self, query: sa.Select[Any], values: Mapping[str, Any] | None = None) -> Sequence[sa.Row[Any]]:
+        """All that a query finds; one that is asked often is made once, and gets its values here."""
         with self.reading() as connection:
-            return connection.execute(query).all()
+            return connection.execute(query, values).all()
 
     def scalar(self, query: sa.Select[tuple[T]]) -> T | None:
         """The first value that a query finds, if any."""
         with self.reading() as connection:
             return connection.scalar(query)
 
-    def write(self, statement: sa.Insert | sa.Update | sa.Delete) -> int:
+    def write(self, statement: sa.Insert | sa.Update | sa.Delete, values: Mapping[str, Any] | None = None) -> int:
         """One change, durable when this returns: how many rows it concerned."""
         with self.writing() as connection:
-            return connection.execute(statement).rowcount
+            return connection.execute(statement, values).rowcount
 
     def ping(self) -> None:
         """Raise StoreUnavailable unless the database answers."""

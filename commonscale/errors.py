@@ -108,6 +108,10 @@ class Unplanned(ProtocolError):
     """A step is about to open what its plan does not name."""
 
 
+class WorkerFailed(ProtocolError):
+    """A site's ML worker could not do what the job asks of it."""
+
+
 class JobFailed(ProtocolError):
     """The job ended without a result."""
 
@@ -146,6 +150,10 @@ class TooManyCategories(DataError):
 
 class UnknownCategory(DataError):
     """A column holds a value that its encoder was not fitted with."""
+
+
+class ModelMismatch(DataError):
+    """The sites do not have the same model."""
 
 
 class UnreadableData(DataError):

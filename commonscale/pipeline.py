@@ -8,7 +8,7 @@ deadline_s = 600
 transform = "zscore"
 columns = ["age", "blood_pressure"]
 
-A later step works on what earlier steps made of its columns.
+A later step works on what earlier steps made of its columns. A table [train] is the last step, by the name `train`.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from __future__ import annotations
 import functools
 import json
 import operator
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -51,10 +52,14 @@ class Pipeline(Section):
     @model_validator(mode="before")
     @classmethod
     def _transform_is_named(cls, content: Any) -> Any:
-        """A step that names no transform standardizes."""
-        if isinstance(content, dict) and isinstance(content.get("steps"), list):
-            named = [{"transform": "zscore", **step} if isinstance(step, dict) else step for step in content["steps"]]
-            return {**content, "steps": named}
+        """A step that names no transform standardizes; [train] is one more step, the last."""
+        if not isinstance(content, dict):
+            return content
+        steps, train = content.get("steps", [] if "train" in content else None), content.get("train")
+        if isinstance(steps, list):
+            named = [{"transform": "zscore", **step} if isinstance(step, dict) else step for step in steps]
+            named += [{**train, "transform": "train"}] if isinstance(train, dict) else []
+            return {key: value for key, value in content.items() if key != "train"} | {"steps": named}
         return content
 
     @field_validator("sites")
@@ -72,8 +77,8 @@ class Pipeline(Section):
     @model_validator(mode="after")
     def _steps_fit(self) -> Pipeline:
         for step in self.steps:
-            step.check_sites(len(self.sites))
-        _check_chain(self.steps)
+            step.check_sites(self.sites)
+        check_chain(self.steps)
         return self
 
     def source_columns(self) -> tuple[list[str], list[str], list[str]]:
@@ -164,12 +169,16 @@ def _unknown(number: int, transform: str, what: str, release: str) -> BadMessage
     )
 
 
-def _check_chain(steps: list[Transform]) -> None:
+def check_chain(steps: Sequence[Transform]) -> None:
     """Raise where a step cannot work on what earlier ones left of its columns, or two give one column in conflict."""
     # The last step that changed each column.
     changed: dict[str, int] = {}
     for number, step in enumerate(steps):
-        for column in dict.fromkeys([*step.columns, *step.numeric_columns]):
+        if step.last and number != len(steps) - 1:
+            raise ValueError(f"step {number} ({step.transform}) must be the last")
+        if getattr(step, "after", "") and number > 0:
+            raise ValueError(f"step {number} ({step.transform}) works on an earlier job's result: leave the steps out")
+        for column in dict.fromkeys([*step.columns, *step.numeric_columns, *step.text_columns]):
             if column in changed:
                 before = changed[column]
                 by = f"step {before} ({steps[before].transform})"
@@ -189,7 +198,9 @@ def _check_chain(steps: list[Transform]) -> None:
 def _conflict(step: Transform, column: str, earlier: Transform, by: str) -> str:
     """Why a step cannot work on what an earlier one left of a column; "" where it can."""
     name = repr(column)
-    if column not in (earlier.outputs() or []):
+    if step.last and column not in step.columns:
+        return f"would predict column {name}, which {by} changes: leave it out there"
+    if not step.last and column not in (earlier.outputs() or []):
         return f"names column {name}, in whose place {by} has put columns of its own: name it before, or leave it out"
     if earlier.for_sites_alone:
         return f"would open numbers of column {name}, which {by} makes from sums that only the sites see: leave it out"

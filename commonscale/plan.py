@@ -16,6 +16,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from commonscale.errors import DataError
 from commonscale.hidden import HIDDEN, Hidden
@@ -143,6 +144,26 @@ class PlanPool(Pool):
         self._note(reveal, "masks")
         return HIDDEN
 
+    async def add_hidden_in_time(
+        self, reveal: Reveal, absence: Reveal, ring: Ring, length: int, mine: Mine, patience_s: float, number: int
+    ) -> Vector | Hidden | tuple[str, ...]:
+        """Everyone comes in time."""
+        self._note(absence)
+        return await self.add_hidden(reveal, ring, length, mine)
+
+    def lose(self, sites: Sequence[str]) -> None:
+        """Nobody."""
+
+    async def announce(self, reveal: Reveal, length: int, mine: Callable[[], Floats], number: int = 0) -> Floats:
+        """Zeros of everyone."""
+        self._note(reveal, "clear")
+        return np.zeros((len(self.sites), length))
+
+    async def publish(self, reveal: Reveal, mine: Callable[[], bytes]) -> bytes:
+        """Nothing."""
+        self._note(reveal)
+        return b""
+
     async def any_says(self, reveal: Reveal, length: int, mine: Callable[[], Yes], number: int = 0) -> Yes:
         """Nobody says anything."""
         self._note(reveal, "masks")
@@ -162,6 +183,13 @@ class PlanPool(Pool):
         self.ask(query)
         self._note(reveal, method)
         return np.full(query.length, _COUNT, dtype=np.uint64)
+
+    async def add_counts(
+        self, reveal: Reveal, length: int, mine: Callable[[], ArrayLike], *, method: str = "masks", number: int = 0
+    ) -> Integers:
+        """As many at each site."""
+        self._note(reveal, method)
+        return np.full(length, _COUNT * len(self.sites), dtype=np.uint64)
 
     @asynccontextmanager
     async def counter(self, method: str, options: CkksOptions) -> AsyncIterator[Counter]:
@@ -197,7 +225,7 @@ class PlanPool(Pool):
         return Layout(nothing, nothing, b"", HIDDEN)
 
     async def session(self) -> Session:
-        """Of one round: the others open the same, or what is declared."""
+        """Of two rounds: the others open the same, or what is declared."""
         return PlannedSession(self)
 
     async def same_model(self, reveal: Reveal, name: str) -> ModelFile:
@@ -208,14 +236,15 @@ class PlanPool(Pool):
 
 @dataclass(frozen=True)
 class PlannedSession:
-    """A session of which one round is looked at."""
+    """A session of which two rounds are looked at."""
 
     pool: PlanPool
     state: bytes = b""
 
     def rounds(self, count: int) -> Iterator[tuple[int, Pool]]:
-        """The first."""
+        """The first and the last: what a step does every few rounds, or in a half of them, it does in one of these."""
         yield 1, self.pool
+        yield count, self.pool
 
     async def checkpoint(self, state: bytes) -> None:
         """Opens nothing."""

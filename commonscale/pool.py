@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from commonscale.statistics.identifiers import IdentifierOptions
     from commonscale.statistics.layout import Layout
     from commonscale.statistics.texts import ModelFile
+    from commonscale.statistics.training.standing import Standing
+    from commonscale.statistics.training.worker import Arrays, Local, Order, Ready
 
 A = TypeVar("A")
 T = TypeVar("T")
@@ -81,6 +83,8 @@ class Pool(ABC):
     sites: Sequence[str]
     # The owner of the rows, for messages; "" at a role without rows.
     me: str = ""
+    # Known to everyone, and fixed before anyone could choose: what lots are drawn from.
+    public_seed: bytes = b""
 
     def ask(self, query: Query[A]) -> Callable[[], A]:
         """A function that answers the query, to be called at a site only."""
@@ -103,6 +107,24 @@ class Pool(ABC):
     @abstractmethod
     async def add_hidden(self, reveal: Reveal, ring: Ring, length: int, mine: Mine) -> Vector | Hidden:
         """The sum of the sites' vectors, opened to the sites."""
+
+    @abstractmethod
+    async def add_hidden_in_time(
+        self, reveal: Reveal, absence: Reveal, ring: Ring, length: int, mine: Mine, patience_s: float, number: int
+    ) -> Vector | Hidden | tuple[str, ...]:
+        """The same, or the names of sites that were silent for too long."""
+
+    @abstractmethod
+    def lose(self, sites: Sequence[str]) -> None:
+        """These sites are out of this job."""
+
+    @abstractmethod
+    async def announce(self, reveal: Reveal, length: int, mine: Callable[[], Floats], number: int = 0) -> Floats:
+        """Every site's own vector, one row per site in ring order, shown to everyone."""
+
+    @abstractmethod
+    async def publish(self, reveal: Reveal, mine: Callable[[], bytes]) -> bytes:
+        """Something that all sites hold alike, shown to everyone."""
 
     @abstractmethod
     async def any_says(self, reveal: Reveal, length: int, mine: Callable[[], Yes], number: int = 0) -> Yes:
@@ -129,6 +151,21 @@ class Pool(ABC):
     @abstractmethod
     async def same_model(self, reveal: Reveal, name: str) -> ModelFile:
         """A model file that all sites have alike."""
+
+    def among(self, sites: Sequence[str]) -> Pool:
+        """The same pool where only some sites have something to add; the others see the sums too."""
+        return self
+
+    async def prepare(self, local: Local) -> Ready | Hidden:
+        """Let the site's ML worker get ready to train; what it says of model and rows."""
+        return HIDDEN
+
+    async def work(self, order: Callable[[], Order]) -> Arrays | Hidden:
+        """What the site's ML worker answers to an order, once per round and kind; after a restart the same."""
+        return HIDDEN
+
+    def report(self, standing: Standing) -> None:  # noqa: B027 - most roles have nobody to tell
+        """Tell those who watch how far a training is."""
 
     # What follows from these, the same at every role.
 

@@ -11,13 +11,14 @@ from typing import Literal
 
 from commonscale.errors import Unplanned
 
-Audience = Literal["everyone", "sites", "coordinator", "last site"]
+Audience = Literal["everyone", "everyone and observers", "sites", "coordinator", "last site"]
 
 # Messages that show somebody something of the data, or of who takes part. A test goes through all messages of the
 # wire: each is here, or named there as one that shows nothing.
 OPENING = frozenset({
-    "Answers", "ClassIdentifiers", "HiddenTotal", "Hits", "KeyOffer", "Known", "Layout", "Lost", "ModelHash", "Opened",
-    "PsiAnswer", "RingOffsets", "RingTotals", "Roster", "ShareTables", "Signed", "Tokens", "Total", "Unblinding",
+    "Answers", "Attendance", "ClassIdentifiers", "HiddenTotal", "Hits", "KeyOffer", "Known", "Layout", "Lost",
+    "ModelHash", "Opened", "Plain", "Plains", "PsiAnswer", "Published", "RingOffsets", "RingTotals", "Roster",
+    "ShareTables", "Signed", "Tokens", "Total", "Unblinding",
 })  # fmt: skip
 
 # By these a site lets the coordinator open something, whether or not it then announces it.
@@ -36,6 +37,7 @@ class Reveal:
         """Who learns it."""
         return {
             "everyone": ["coordinator", "analyst", *sites],
+            "everyone and observers": ["coordinator", "analyst", "observers", *sites],
             "sites": list(sites),
             "coordinator": ["coordinator"],
             "last site": list(sites[-1:]),

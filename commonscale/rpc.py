@@ -63,9 +63,9 @@ WIRE_STATUS: dict[type[errors.CommonscaleError], grpc.StatusCode] = {
         _STATUS.OUT_OF_RANGE: (errors.Overflow,),
         _STATUS.FAILED_PRECONDITION: (
             errors.RunOver, errors.IncompatiblePeer, errors.TooFewSites, errors.DeadlineMissed, errors.SiteFailed,
-            errors.SiteLost, errors.Unplanned, errors.JobFailed, errors.GrpcLoadedBefore, errors.MissingColumn,
-            errors.WrongType, errors.InfiniteValues, errors.OutOfRange, errors.TooManyCategories,
-            errors.UnknownCategory, errors.UnreadableData, errors.DataChanged,
+            errors.SiteLost, errors.Unplanned, errors.WorkerFailed, errors.JobFailed, errors.GrpcLoadedBefore,
+            errors.MissingColumn, errors.WrongType, errors.InfiniteValues, errors.OutOfRange, errors.TooManyCategories,
+            errors.UnknownCategory, errors.UnreadableData, errors.ModelMismatch, errors.DataChanged,
         ),
     }.items()
     for kind in kinds

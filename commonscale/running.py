@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
 from copy import copy
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from commonscale.channel.channel import Channel
@@ -18,14 +19,17 @@ from commonscale.concurrency import offload
 from commonscale.errors import ConfigError, Unplanned
 from commonscale.hidden import HIDDEN, Hidden
 from commonscale.options import CkksOptions
+from commonscale.ordering import Floats
 from commonscale.plan import Plan, plan_of
 from commonscale.pool import Counter, PlainCounter, Pool
-from commonscale.protocols import agreement, session, sums
+from commonscale.protocols import agreement, announcement, attendance, publication, session, sums
 from commonscale.protocols.psi import group_key
 from commonscale.protocols.sums import Mine, Yes
 from commonscale.reveal import Reveal
 from commonscale.sources.queries import Frequencies, Query
 from commonscale.statistics import identifiers, texts
+from commonscale.statistics.training.worker import packed, unpacked
+from commonscale.v1.protocols_pb2 import MaskedVector
 from crypto.rings import Ring, Vector
 
 if TYPE_CHECKING:
@@ -36,6 +40,8 @@ if TYPE_CHECKING:
     from commonscale.statistics.identifiers import IdentifierOptions
     from commonscale.statistics.layout import Layout, Remembered
     from commonscale.statistics.texts import ModelFile
+    from commonscale.statistics.training.standing import Standing
+    from commonscale.statistics.training.worker import Arrays, Local, Order, Ready, Worker
     from commonscale.transforms.base import Transform
 
 A = TypeVar("A")
@@ -68,6 +74,7 @@ class RunningPool(Pool):
     def __init__(self, ch: Channel) -> None:
         self.ch = ch
         self.sites = ch.sites
+        self.public_seed = ch.roster_digest + ch.run.encode()
         self.plan: Plan | None = None
         self.transcript = Transcript()
         self._group_key: bytes | None = None
@@ -88,6 +95,13 @@ class RunningPool(Pool):
         found.ch, found._step = self.ch.round(number), self
         return found
 
+    def among(self, sites: Sequence[str]) -> RunningPool:
+        """The same pool where only some sites have something to add."""
+        found = copy(self)
+        found.sites = list(sites)
+        found.ch = replace(self.ch, sites=tuple(sites))
+        return found
+
     async def add(
         self, reveal: Reveal, ring: Ring, length: int, mine: Mine, *, method: str = "masks", number: int = 0
     ) -> Vector:
@@ -98,7 +112,28 @@ class RunningPool(Pool):
         """The sum of the sites' vectors, opened to the sites."""
         key = await self.group_key()
         total = await sums.add_hidden(self.ch.under(reveal), ring, length, mine, self.transcript, key)
+        assert not isinstance(total, tuple)
         return HIDDEN if total is None else total
+
+    async def add_hidden_in_time(
+        self, reveal: Reveal, absence: Reveal, ring: Ring, length: int, mine: Mine, patience_s: float, number: int
+    ) -> Vector | Hidden | tuple[str, ...]:
+        """The same, or the names of sites that were silent for too long; they are out of this job."""
+        key, ch = await self.group_key(), self.ch.under(reveal, number)
+        told = self.ch.under(absence, number)
+        absent = partial(attendance.missing, told, ch, MaskedVector, patience_s, self.transcript)
+        total = await sums.add_hidden(ch, ring, length, mine, self.transcript, key, absent)
+        return HIDDEN if total is None else total
+
+    def lose(self, sites: Sequence[str]) -> None:
+        """These sites are out of this job."""
+        for site in sites:
+            self.ch.losses.note(site, "")
+
+    @property
+    def left(self) -> Channel:
+        """The channel without the sites that were lost."""
+        return replace(self.ch, sites=tuple(site for site in self.ch.sites if site not in self.ch.losses.stand_ins))
 
     async def group_key(self) -> bytes:
         """A secret of the sites, one per run or session; nothing at the coordinator."""
@@ -107,6 +142,14 @@ class RunningPool(Pool):
         if self._group_key is None:
             self._group_key = await group_key.share(self.ch)
         return self._group_key
+
+    async def announce(self, reveal: Reveal, length: int, mine: Callable[[], Floats], number: int = 0) -> Floats:
+        """Every site's own vector, shown to everyone."""
+        return await announcement.announce(self.ch.under(reveal, number), length, mine, self.transcript)
+
+    async def publish(self, reveal: Reveal, mine: Callable[[], bytes]) -> bytes:
+        """Something that all sites hold alike, shown to everyone."""
+        return await publication.publish(self.ch.under(reveal), mine, self.transcript)
 
     async def any_says(self, reveal: Reveal, length: int, mine: Callable[[], Yes], number: int = 0) -> Yes:
         """For each question, whether any site says yes."""
@@ -141,8 +184,7 @@ class RunningPool(Pool):
     async def finish(self) -> None:
         """Let the sites that are left agree on everything announced."""
         if self.transcript.open:
-            left = [site for site in self.ch.sites if site not in self.ch.losses.stand_ins]
-            await agreement.agree(replace(self.ch.scope("finish"), sites=tuple(left)), self.transcript.digest)
+            await agreement.agree(self.left.scope("finish"), self.transcript.digest)
 
 
 class RunningSession:
@@ -170,7 +212,7 @@ class RunningSession:
         """Agree, keep, and forget what lies behind."""
         key, transcript = await self._pool.group_key(), self._pool.transcript
         self._progress = await session.checkpoint(
-            self._pool.ch, self._progress, self._number, transcript.digest, state, key
+            self._pool.left, self._progress, self._number, transcript.digest, state, key
         )
         transcript.settle()
 
@@ -178,11 +220,12 @@ class RunningSession:
 class SitePool(RunningPool):
     """A site's: it has rows."""
 
-    def __init__(self, ch: Channel, source: Answers, keepsakes: Keepsakes) -> None:
+    def __init__(self, ch: Channel, source: Answers, keepsakes: Keepsakes, worker: Worker | None = None) -> None:
         super().__init__(ch)
         self.me = ch.me
         self.keepsakes = keepsakes
         self._source = source
+        self._worker = worker
 
     def ask(self, query: Query[A]) -> Callable[[], A]:
         """A function that answers the query, if the step's plan, which was approved, names it."""
@@ -197,9 +240,42 @@ class SitePool(RunningPool):
         """Here."""
         return await offload(work)
 
+    async def prepare(self, local: Local) -> Ready:
+        """By the worker of this site."""
+        assert self._worker is not None
+        return await self._worker.prepare(local)
+
+    async def work(self, order: Callable[[], Order]) -> Arrays | Hidden:
+        """By the worker of this site, if it is among those that have something to add.
+
+        The answer is kept: several sums may come from it, and training again would give other numbers.
+        """
+        if not self.ch.is_site:
+            return HIDDEN
+        assert self._worker is not None
+        wanted = order()
+        answer = await self.ch.keep_awaited(f"{wanted.kind}.Answer", partial(_answer, self._worker, wanted))
+        return await offload(unpacked, answer)
+
+
+async def _answer(worker: Worker, order: Order) -> bytes:
+    return packed(await worker.work(order))
+
 
 class CoordinatorPool(RunningPool):
-    """The coordinator's: it has none, and follows the same arithmetic on what is opened."""
+    """The coordinator's: it has none, and follows the same arithmetic on what is opened.
+
+    A watcher, if there is one, hears how far a training is.
+    """
+
+    def __init__(self, ch: Channel, watcher: Callable[[Standing], None] | None = None) -> None:
+        super().__init__(ch)
+        self._watcher = watcher
+
+    def report(self, standing: Standing) -> None:
+        """To whoever watches the job."""
+        if self._watcher is not None:
+            self._watcher(standing)
 
 
 @contextmanager

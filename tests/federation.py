@@ -28,9 +28,11 @@ from commonscale.running import CoordinatorPool, SitePool, run_step
 from commonscale.sources import queries
 from commonscale.sources.queries import Query
 from commonscale.statistics.layout import Remembered
+from commonscale.statistics.training.standing import Standing
 from commonscale.transforms import Transform
 from commonscale.v1.protocols_pb2 import Column, ColumnKind, Signed
 from crypto import signing
+from tests.linear_worker import LinearWorker
 
 JOB = "job-1"
 
@@ -125,7 +127,7 @@ class CategorySource:
         return self.models[name]
 
 
-Table = NumpySource | CategorySource
+Table = NumpySource | CategorySource | LinearWorker
 
 
 @dataclass(frozen=True)
@@ -215,6 +217,8 @@ class Federation:
         self.shelves = {name: MemoryShelf() for name in (COORDINATOR, *names)}
         # What each role has seen opened.
         self.ledgers = {name: Ledger() for name in (COORDINATOR, *names)}
+        # How far those who watch were told a training is.
+        self.standings: list[Standing] = []
 
     def enrol(self, name: str, role: Role = Role.SITE) -> Member:
         key = signing.generate()
@@ -259,13 +263,15 @@ class Federation:
     ) -> Result:  # fmt: skip
         ch = await self.admitted_site(name, pipeline, mailbox, observer, spec)
         step = pipeline.steps[0]
-        return Result(step, await run_step(SitePool(ch, table, table), step))
+        # A table that trains is its own worker.
+        worker = table if isinstance(table, LinearWorker) else None
+        return Result(step, await run_step(SitePool(ch, table, table, worker), step))
 
     async def coordinator(
         self, pipeline: Pipeline, mailbox: Mailbox | None = None, observer: Observer | None = None
     ) -> Result:
-        step = pipeline.steps[0]
-        return Result(step, await run_step(CoordinatorPool(await self.admitted_coordinator(mailbox, observer)), step))
+        step, ch = pipeline.steps[0], await self.admitted_coordinator(mailbox, observer)
+        return Result(step, await run_step(CoordinatorPool(ch, self.standings.append), step))
 
     async def run(self, pipeline: Pipeline, tables: Mapping[str, Table]) -> dict[str, Result]:
         """All roles to their end; the coordinator's result is under COORDINATOR."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
@@ -43,6 +43,8 @@ class Transform(Section, ABC):
     takes_missing: ClassVar[bool] = True
     # What it may ask of the rows beyond what a plan sees it ask, where that hangs on what is opened.
     may_ask: ClassVar[tuple[type[Query[Any]], ...]] = ()
+    # Whether nothing may follow it, and it works on all that earlier steps made of its columns, new ones included.
+    last: ClassVar[bool] = False
     # What a person should stop at before approving it.
     caution: ClassVar[str] = ""
     # Whether its columns are compared as texts; else they must hold numbers.
@@ -125,12 +127,16 @@ class Transform(Section, ABC):
         method, _ = self.method_for(sites)
         return f"{self.transform}/{method}" if method else self.transform
 
-    def check_sites(self, sites: int) -> None:
-        """Raise ValueError where so many sites cannot run it."""
+    def check_sites(self, sites: Sequence[str]) -> None:
+        """Raise ValueError where these sites cannot run it."""
 
     def outputs(self) -> list[str] | None:
         """Names of the columns that come out: the same, unless it says otherwise; None where only a fit can tell."""
         return self.columns
+
+    def files(self, fitted: Any, job_id: str) -> dict[str, bytes]:
+        """What a site keeps beside its estimator, by file name."""
+        return {}
 
     def memory(self, fitted: Any) -> dict[str, Any] | None:
         """What a site keeps for a later job that extends this one."""

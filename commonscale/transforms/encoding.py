@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
@@ -24,12 +25,12 @@ MAX_COMBINATIONS = 1_000_000
 class IdentifierTransform(IdentifierOptions, TextTransform):
     """What encodings by common identifiers share."""
 
-    def check_sites(self, sites: int) -> None:
+    def check_sites(self, sites: Sequence[str]) -> None:
         """Raise where a threshold does not fit so many."""
-        if self.threshold > sites:
-            raise ValueError(f"a threshold of {self.threshold} is more than {sites} sites can hold")
-        if math.comb(sites, self.threshold) > MAX_COMBINATIONS:
-            raise ValueError(f"there are too many ways to choose {self.threshold} of {sites} sites")
+        if self.threshold > len(sites):
+            raise ValueError(f"a threshold of {self.threshold} is more than {len(sites)} sites can hold")
+        if math.comb(len(sites), self.threshold) > MAX_COMBINATIONS:
+            raise ValueError(f"there are too many ways to choose {self.threshold} of {len(sites)} sites")
 
     async def identifiers(self, pool: Pool) -> Layout:
         """Common identifiers of its columns."""

@@ -1,6 +1,7 @@
 """Scalers of numeric columns: z-score, min-max, max-abs and robust scaling."""
 
 import math
+from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -102,10 +103,10 @@ class ExtremesTransform(Transform):
         """With "auto", the quickest."""
         return extremes.choose(self.method, sites, len(self.columns), self.ckks.profile, self.latency_ms)
 
-    def check_sites(self, sites: int) -> None:
+    def check_sites(self, sites: Sequence[str]) -> None:
         """Raise where a method has no room for so many."""
-        if self.method == "all-pairs" and not extremes.fits(self.method, sites, self.ckks.profile):
-            raise ValueError(f"all-pairs has no room for {sites} sites: use tree or search")
+        if self.method == "all-pairs" and not extremes.fits(self.method, len(sites), self.ckks.profile):
+            raise ValueError(f"all-pairs has no room for {len(sites)} sites: use tree or search")
 
 
 class MinMax(ExtremesTransform):

@@ -16,7 +16,7 @@ import pytest
 
 from commonscale import disclosure
 from commonscale.channel.mailbox import MemoryMailbox
-from commonscale.channel.slot import COORDINATOR, Slot
+from commonscale.channel.slot import COORDINATOR, Slot, step_run
 from commonscale.concurrency import first_error
 from commonscale.errors import RunOver, Unplanned
 from commonscale.pipeline import Pipeline
@@ -37,6 +37,7 @@ from crypto import native_apsi
 from crypto.rings import Ring, Vector
 from tests.categories import SITES, run, tables_of
 from tests.federation import JOB, CategorySource, Federation, NumpySource, Table
+from tests.linear_worker import workers
 
 RUN = f"{JOB}/0"
 COLUMNS = ["a", "b"]
@@ -60,6 +61,12 @@ NUMERIC: list[dict[str, Any]] = [
     {"transform": "quantiles", "method": "private", **REUSE},
     {"transform": "quantiles", "method": "binary", "epsilon": 2.0, **DECLARED},
     *({"transform": "yeo-johnson", "method": method} for method in ("masks", "shares")),
+]
+TRAINING: list[dict[str, Any]] = [
+    {"transform": "train", "method": "masks", "rounds": 1},
+    {"transform": "train", "method": "masks", "rounds": 1, "init": "site:east", "batchnorm": "fbn"},
+    {"transform": "train", "method": "masks", "rounds": 1, "evaluation": {"every": 0}},
+    *({"transform": "train", "method": m, "rounds": 1, "model_for": "everyone"} for m in ("masks", "shares")),
 ]
 IDENTIFIERS = ("onehot", "ordinal", "target")
 ENCODING: list[dict[str, Any]] = [
@@ -97,7 +104,7 @@ NO_SCOPE = ("native-",)
 
 def others() -> list[dict[str, Any]]:
     """Every transform and method that is not named above: a new one is run without being written down here."""
-    named = {(step["transform"], step.get("method", "")) for step in [*NUMERIC, *ENCODING]}
+    named = {(step["transform"], step.get("method", "")) for step in [*NUMERIC, *ENCODING, *TRAINING]}
     every = [(name, method) for name, kind in TRANSFORMS.items() for method in methods_of(kind)]
     return [{"transform": n, "method": m} if m else {"transform": n} for n, m in every if (n, m) not in named]
 
@@ -122,12 +129,16 @@ def columns_of(step: Mapping[str, Any]) -> list[str]:
 
 def job(step: Mapping[str, Any]) -> Pipeline:
     sites = SITES[:3] if is_numeric(step) else SITES
-    named = {"columns": columns_of(step), **step, **({"target": "t"} if step["transform"] == "target" else {})}
+    needed = {"target": {"target": "t"}, "train": {"target": "t", "model": "linear"}}.get(step["transform"], {})
+    named = {"columns": columns_of(step), **step, **needed}
     return Pipeline.model_validate({"sites": list(sites), "steps": [named]})
 
 
 def tables(directory: Path, step: Mapping[str, Any]) -> dict[str, Table]:
     """Small ones, with what the step needs beside them."""
+    if step["transform"] == "train":
+        layered = bool(step.get("batchnorm"))
+        return dict(zip(SITES[:3], workers(3, layered=layered).values(), strict=True))
     if is_numeric(step):
         generator = np.random.default_rng(8)
         return {site: NumpySource(COLUMNS, generator.normal(2, 3, (6, 2)).round(2)) for site in SITES[:3]}
@@ -157,7 +168,7 @@ def opened_scopes(federation: Federation, step: Transform) -> set[str]:
     found = set()
     for slot in federation.mailbox.slots:
         *scopes, kind = slot.kind.split(".")
-        if slot.run == RUN and kind in OPENING:
+        if step_run(slot.run) == RUN and kind in OPENING:
             named = [scope for scope in scopes if not scope.isdigit() and not scope.startswith(NO_SCOPE)]
             found.add(named[-1])
         if slot.run == RUN and kind == "Share" and step.method_for(3)[0] == "sac-proportional":
@@ -189,7 +200,7 @@ def compare(federation: Federation, pipeline: Pipeline, plan: Plan) -> set[Revea
     return opened
 
 
-@pytest.mark.parametrize("step", [*NUMERIC, *ENCODING, *others()], ids=name_of)
+@pytest.mark.parametrize("step", [*NUMERIC, *ENCODING, *TRAINING, *others()], ids=name_of)
 def test_messages_ledgers_report_and_plan_say_the_same(tmp_path: Path, step: dict[str, Any]) -> None:
     """At every role, whatever the transform, the method and the options."""
     if step.get("method") == "apsi-native":

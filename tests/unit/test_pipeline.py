@@ -53,6 +53,22 @@ IDENTIFIERS = {
 }
 # Options of every transform that may be chosen freely; those that it must have stand below.
 OPTIONS: dict[str, dict[str, st.SearchStrategy[Any]]] = {
+    "train": {
+        "rounds": st.integers(1, 1000),
+        "classes": st.lists(st.text(max_size=5), min_size=2, max_size=4, unique=True),
+        "local": st.fixed_dictionaries(
+            {
+                "learning_rate": st.floats(1e-6, 1.0),
+                "steps": st.integers(0, 100),
+                "learning_rate_steps": st.dictionaries(st.integers(2, 1000), st.floats(1e-6, 1.0), max_size=3),
+            }
+        ),
+        "server": st.fixed_dictionaries({"rule": st.sampled_from(["fedavg", "fedavgm", "fedadam"])}),
+        "batchnorm": st.sampled_from(["", "fbn", "fixbn", "naive", "local"]),
+        "model_for": st.sampled_from(["sites", "everyone"]),
+        "observers": st.booleans(),
+        "init": st.sampled_from(["seed", f"site:{SITES[0]}"]),
+    },
     "zscore": {
         "method": st.sampled_from(["masks", "shares", "sac-proportional", "ckks"]),
         "rounds": st.sampled_from(["two", "one"]),
@@ -91,7 +107,11 @@ OPTIONS: dict[str, dict[str, st.SearchStrategy[Any]]] = {
     "fasttext": RULES,
     "rolling-hash": {**RULES, "prime": st.integers(28, 1 << 30), "buckets": st.integers(2, 1 << 20)},
 }
-NEEDED: dict[str, dict[str, Any]] = {"target": {"target": "died"}, "fasttext": {"model": "english"}}
+NEEDED: dict[str, dict[str, Any]] = {
+    "target": {"target": "died"},
+    "fasttext": {"model": "english"},
+    "train": {"model": "risk", "target": "died"},
+}
 COLUMN_NAMES = st.lists(
     st.text(min_size=1, max_size=20).filter(lambda name: name != "died" and name.isprintable()),
     min_size=1, max_size=4, unique=True,
@@ -394,6 +414,7 @@ EVERY_METHOD = [
     }.items()
     for method in methods
 ]  # fmt: skip
+EVERY_METHOD += [{"transform": "train", "method": method, "model_for": "everyone"} for method in ("masks", "shares")]
 EVERY_METHOD += [{"transform": name} for name in TRANSFORMS if "method" not in TRANSFORMS[name].model_fields]
 
 
