@@ -143,6 +143,8 @@ def _warnings(number: int, step: Transform, pipeline: Pipeline) -> list[str]:
             found.append(f"it takes {', '.join(changed)} as step {before} ({earlier.transform}) leaves it")
     if extends := getattr(step, "extends", ""):
         found.append(f"it extends job {extends}: sites learn which of their new values a site of that job holds")
+    if after := getattr(step, "after", ""):
+        found.append(f"it takes its columns as the steps of job {after} leave them")
     return [f"Step {number + 1}: {line}." for line in found]
 
 

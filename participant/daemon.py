@@ -36,6 +36,7 @@ from participant.page.snapshot import Connection, View
 from participant.page.token import ensure_token, login
 from participant.page.trail import Trail
 from participant.vault import open_vault
+from participant.worker_gate import WorkerGate
 
 log = structlog.get_logger()
 
@@ -73,6 +74,9 @@ class Participant:
         self.sources = {
             name: DuckDbSource(self.name, name, data.path, data.missing) for name, data in config.data.items()
         }
+        # Where a worker attaches, if one may.
+        worker = config.worker
+        self.worker_gate = WorkerGate(self.name, worker, config.state) if worker is not None else None
         self._running: set[str] = set()
         self._faults = Faults(connection="not connected yet")
         self._in_session = False
@@ -94,7 +98,11 @@ class Participant:
         self._session = anyio.CancelScope()
         app = http.application(f"participant {self.name}", self._faults.sentences)
         async with anyio.create_task_group() as tasks:
-            async with http.serving(app, self.config.http_listen) as http_port, self._page() as page_ports:
+            async with (
+                http.serving(app, self.config.http_listen) as http_port,
+                self._page() as page_ports,
+                self.worker_gate.serving() if self.worker_gate else contextlib.nullcontext(),
+            ):
                 ports = {"http_port": http_port, **page_ports}
                 log.info("participant ready", site=self.name, coordinator=self.config.coordinator, **ports)
                 for job in await offload(self.jobs.all, "open"):
@@ -122,7 +130,8 @@ class Participant:
         # The log was checked when it was opened.
         verified = {"intact": True, "entries": entries, "last_hash": last_hash, "fault": "", "at_ms": now_ms()}
         trail = Trail(state / "audit.jsonl")
-        view = View(self.name, self.config, self.jobs, self.audit, trail, self._connection, verified)
+        worker = self.worker_gate.view if self.worker_gate is not None else None
+        view = View(self.name, self.config, self.jobs, self.audit, trail, self._connection, worker, verified)
         app = PageApp(view, login(self.name, state)).starlette(page.hosts)
         async with http.serving(app, page.listen, key="page.listen") as port:
             yield {"page_port": port}
@@ -151,6 +160,7 @@ class Participant:
             audit=self.audit,
             observer=self.observer,
             shelf=self.shelf,
+            worker_gate=self.worker_gate,
         )
 
     async def _listen(self, tasks: anyio.abc.TaskGroup) -> None:

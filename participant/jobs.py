@@ -36,17 +36,22 @@ from commonscale.errors import (
 )
 from commonscale.identity import Authority
 from commonscale.keyshelf import KeyShelf
-from commonscale.pipeline import Pipeline
+from commonscale.pipeline import Pipeline, check_chain
 from commonscale.protocols import admission
 from commonscale.running import SitePool, run_step
 from commonscale.sources.queries import RowCount
 from commonscale.sources.source import Source, check
+from commonscale.transforms import Transform
+from commonscale.transforms.training import Train
 from commonscale.v1.protocols_pb2 import Answer, Column, ColumnKind, Failure, Outcome, Refusal, Roster, Signed, Success
 from crypto import signing
-from participant import approvals, policy, results
+from participant import approvals, handover, policy, results
+from participant.earlier import EarlierSteps, earlier_steps
 from participant.journal import Journal, SiteJob, SiteJobs
 from participant.keepsakes import SiteKeepsakes
 from participant.results import StepResult
+from participant.site_worker import SiteWorker, pinned_digest
+from participant.worker_gate import WorkerGate
 
 log = structlog.get_logger()
 
@@ -71,6 +76,8 @@ class Site:
     audit: AuditLog
     observer: Observer
     shelf: KeyShelf
+    # None: no worker may attach.
+    worker_gate: WorkerGate | None = None
 
     def scratch(self, job_id: str) -> Path:
         """What later steps of a job see of earlier ones; emptied when the job ends."""
@@ -144,8 +151,11 @@ async def _take_part(site: Site, job: SiteJob, pipeline: Pipeline, ch: Channel) 
     keepsakes = SiteKeepsakes(site.name, pipeline.dataset, all_results, site.config.models, partial(_was_in, site))
     done: list[StepResult] = []
     for number, step in enumerate(pipeline.steps):
-        seen = await offload(results.seen_by, source, done, step, site.scratch(job.id) / f"{number}.parquet")
-        fitted = await run_step(SitePool(ch.step(number), seen, keepsakes), step)
+        # A worker gets the rows as a file of its own.
+        scratch = site.scratch(job.id) / f"{number}.parquet"
+        seen = source if step.last else await offload(results.seen_by, source, done, step, scratch)
+        worker = await offload(_worker, site, job, ch.step(number), source, step, done)
+        fitted = await run_step(SitePool(ch.step(number), seen, keepsakes, worker), step)
         done.append(await offload(StepResult.of, number, step, fitted))
         results.check_names(done, pipeline)
     # Texts that mean "missing" go along, for those who later read a table as the job did.
@@ -155,6 +165,34 @@ async def _take_part(site: Site, job: SiteJob, pipeline: Pipeline, ch: Channel) 
     entry = partial(site.audit.append, "revealed", job=job.id, disclosures=revealed, result_sha256=digest.hex())
     await offload(entry)
     await ch.send(COORDINATOR, Outcome, lambda: Outcome(success=Success(result_sha256=digest)))
+
+
+def _worker(
+    site: Site, job: SiteJob, ch: Channel, source: Source, step: Transform, done: list[StepResult]
+) -> SiteWorker | None:
+    if not isinstance(step, Train):
+        return None
+    policies = site.config.policy.train
+    digest = pinned_digest(policies.models, site.worker_gate, step.model, may_come=True)
+    assert site.worker_gate is not None
+    before = _earlier(site, step, source.name)
+    steps = before.steps if before else results.on_rows(done)
+    after = before.digest if before else ""
+    return SiteWorker(site.worker_gate, ch, source, steps, site.scratch(job.id), digest, policies, after)
+
+
+def _earlier(site: Site, step: Train, dataset: str) -> EarlierSteps | None:
+    """What a training goes on from; Refused where both could not stand in one job either."""
+    if not step.after:
+        return None
+    if not _was_in(site, step.after):
+        raise Refused(f"It has no result of job {step.after} to train on.", "Name a job that all sites have ended.")
+    before = Pipeline.from_bytes(site.jobs.get(step.after).spec)
+    try:
+        check_chain([*(one for one in before.steps if one.produces), step.model_copy(update={"after": ""})])
+    except ValueError as error:
+        raise Refused(f"This cannot be trained after job {step.after}: {error}.") from None
+    return earlier_steps(site.config.state / "results", step.after, dataset)
 
 
 async def _answer(site: Site, job: SiteJob, pipeline: Pipeline, ch: Channel, keys: JobKeys) -> None:
@@ -197,7 +235,15 @@ def _inspect(site: Site, pipeline: Pipeline) -> list[Column]:
         raise Refused(f"It has no data set {pipeline.dataset!r}.")
     numeric, texts, complete = pipeline.source_columns()
     kinds = check(source, numeric, texts, complete)
-    policy.check_rows(site.config.policy, source.answer(RowCount()))
+    rows = source.answer(RowCount())
+    policy.check_rows(site.config.policy, rows)
+    for step in pipeline.steps:
+        if isinstance(step, Train):
+            policy.check_training_rows(site.config.policy.train, rows)
+            pinned_digest(site.config.policy.train.models, site.worker_gate, step.model)
+            if before := _earlier(site, step, pipeline.dataset):
+                used = handover.steps_on(before.steps, step.columns)
+                check(source, *handover.table_columns(used, step.columns, step.target, bool(step.classes)))
     # What is only compared as text may be of another type at every site.
     kinds |= {column: "category" for column in texts if column not in numeric}
     return [Column(name=c, kind=ColumnKind.Value(f"COLUMN_KIND_{kinds[c].upper()}")) for c in sorted(kinds)]

@@ -22,6 +22,11 @@ from participant.vault import Vault
 _JOURNAL = sa.table(
     "journal", *map(sa.column, ("run", "kind", "sender", "receiver", "job_id", "payload", "blob", "sha256"))
 )
+# Made once: putting a statement together takes longer than running it.
+_FIND = sa.select(_JOURNAL.c.payload, _JOURNAL.c.blob, _JOURNAL.c.sha256).where(
+    *(_JOURNAL.c[name] == sa.bindparam(name) for name in ("run", "kind", "sender", "receiver"))
+)
+_INSERT = sa.insert(_JOURNAL)
 INLINE_BYTES = 64 << 10
 _CHECKPOINT = Checkpoint.DESCRIPTOR.name
 MIGRATIONS = Path(__file__).parent / "migrations"
@@ -95,9 +100,7 @@ class Journal:
                 path.unlink(missing_ok=True)
 
     def _find(self, slot: Slot) -> bytes | None:
-        key = [_JOURNAL.c[name] == value for name, value in vars(slot).items()]
-        query = sa.select(_JOURNAL.c.payload, _JOURNAL.c.blob, _JOURNAL.c.sha256).where(*key)
-        for row in self._database.rows(query):
+        for row in self._database.rows(_FIND, vars(slot)):
             stored = row.payload if row.blob is None else self._read(slot, row.blob, row.sha256)
             return self._vault.unlock(stored, slot.context()) if _is_secret(slot) else stored
         return None
@@ -118,7 +121,7 @@ class Journal:
         # A primary key: a second making of the same slot fails here, before anything is sent.
         row = self._row(slot, payload)
         with self._without_leftovers(row):
-            self._database.write(sa.insert(_JOURNAL).values(row))
+            self._database.write(_INSERT, row)
 
     def _row(self, slot: Slot, payload: bytes, *, synced: bool = False) -> dict[str, Any]:
         """What is to stand in the database; a large payload is in its file by then, if wanted safe from power cuts."""
@@ -158,7 +161,7 @@ class Journal:
         with self._without_leftovers(row), self._database.writing() as connection:
             blobs = connection.scalars(sa.select(_JOURNAL.c.blob).where(gone, _JOURNAL.c.blob.is_not(None))).all()
             connection.execute(sa.delete(_JOURNAL).where(gone))
-            connection.execute(sa.insert(_JOURNAL).values(row))
+            connection.execute(_INSERT, row)
         for blob in blobs:
             # A file that stays is removed at the next start.
             with contextlib.suppress(OSError):

@@ -39,14 +39,14 @@ class StepResult:
 
 def seen_by(source: Source, done: Sequence[StepResult], step: Transform, file: Path) -> Source:
     """What a step sees: the source, after the earlier steps that have changed its columns."""
-    return view(source, _on_rows(done), step.numeric_columns, step.text_columns, file)
+    return view(source, on_rows(done), step.numeric_columns, step.text_columns, file)
 
 
 def check_names(done: Sequence[StepResult], pipeline: Pipeline) -> None:
     """Raise where a step has made a column whose name another step uses; which, only its site may know."""
     for result in done:
         others = {name for step in pipeline.steps if step is not result.step for name in step.columns}
-        others |= {name for other in _on_rows(done) if other is not result.on_rows for name in other.outputs}
+        others |= {name for other in on_rows(done) if other is not result.on_rows for name in other.outputs}
         if result.on_rows and others & (result.on_rows.outputs.keys() - result.on_rows.columns.keys()):
             raise ConfigError(
                 f"Step {result.on_rows.name!r} makes a column whose name another step of the job uses too.",
@@ -57,11 +57,14 @@ def check_names(done: Sequence[StepResult], pipeline: Pipeline) -> None:
 def save(directory: Path, done: Sequence[StepResult], dataset: str, missing: Sequence[str]) -> bytes:
     """Everything into a directory; returns the hash of the parameters, which all roles compare."""
     directory.mkdir(parents=True, exist_ok=True)
-    if steps := _on_rows(done):
+    if steps := on_rows(done):
         for step in steps:
             storage.save(step.estimator, directory / f"{step.name}.skops")
         save_pipeline(directory, steps, dataset, missing)
     _save_memories(directory, done, dataset)
+    for result in done:
+        for name, content in result.step.files(result.fitted, directory.name).items():
+            replace_file(directory / name, content)
     text = canonical_json([result.step.parameters(result.fitted) for result in done])
     replace_file(directory / "parameters.json", text.encode())
     return hashlib.sha256(text.encode()).digest()
@@ -78,7 +81,8 @@ def save_pipeline(directory: Path, steps: Sequence[FittedStep], dataset: str, mi
     storage.save(pipeline, directory / "pipeline.skops")
 
 
-def _on_rows(done: Sequence[StepResult]) -> list[FittedStep]:
+def on_rows(done: Sequence[StepResult]) -> list[FittedStep]:
+    """Those that do something to rows."""
     return [result.on_rows for result in done if result.on_rows is not None]
 
 

@@ -13,9 +13,10 @@ from commonscale.errors import BadMessage, ConfigError, DeadlineMissed, NotAllow
 from commonscale.keyshelf import KEY_SET_FORMAT, current, drop_outdated
 from commonscale.v1.protocols_pb2 import KeySet
 from coordinator import blobs as blobs_module
+from coordinator import incidents as incidents_module
 from coordinator.blobs import PIECE_BYTES, DatabaseBlobs, FileBlobs
 from coordinator.daemon import MIGRATIONS
-from coordinator.incidents import KEPT, Incident, Incidents
+from coordinator.incidents import Incident, Incidents
 from coordinator.keysets import DatabaseShelf
 from coordinator.observers import Observers
 from coordinator.slots import INLINE_BYTES, SlotStore
@@ -103,6 +104,26 @@ def test_arrivals_say_when_and_how_much(slots: SlotStore) -> None:
     assert before <= times[0] <= times[1] <= now_ms()
 
 
+def test_rounds_of_a_session_are_added_up(slots: SlotStore) -> None:
+    """But for the newest, by number and not by letters; with counts, bytes and times of all that came before."""
+    for number in range(1, 12):
+        for sender in ("north", "south"):
+            slots.put(Slot(f"job-1/0/{number}", "Masked", sender, COORDINATOR), b"x" * number)
+    slots.put(Slot("job-1/0", "Sizes", "north", COORDINATOR), b"y")
+    slots.put(Slot("job-1/00", "Masked", "north", COORDINATOR), b"z")
+    slots.put(Slot("job-10/0/1", "Masked", "north", COORDINATOR), b"of another job")
+    every, found = slots.arrivals("job-1"), slots.arrivals_summed("job-1")
+    north = [one for one in every if one.slot.sender == "north" and one.slot.run.startswith("job-1/0/")][:10]
+    summed = Slot("job-1/0/10", "Masked", "north", COORDINATOR)
+    assert {(one.slot.run, one.slot.kind, one.slot.sender, one.messages, one.size_bytes) for one in found} == {
+        ("job-1/0/10", "Masked", "north", 10, 55), ("job-1/0/10", "Masked", "south", 10, 55),
+        ("job-1/0/11", "Masked", "north", 1, 11), ("job-1/0/11", "Masked", "south", 1, 11),
+        ("job-1/0", "Sizes", "north", 1, 1), ("job-1/00", "Masked", "north", 1, 1),
+    }  # fmt: skip
+    one = next(one for one in found if one.slot == summed)
+    assert (one.began_ms, one.stored_at_ms) == (north[0].stored_at_ms, north[-1].stored_at_ms)
+
+
 def test_key_sets_are_replaced_whole(database: Database) -> None:
     """As they are in files."""
     shelf = DatabaseShelf(database)
@@ -162,14 +183,16 @@ def test_the_same_incident_is_counted(database: Database) -> None:
     assert "commonscale doctor" in found["NotAllowed"].remedy
 
 
-def test_incidents_are_bounded_and_plain(database: Database) -> None:
+def test_incidents_are_bounded_and_plain(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     """A flood neither fills the table nor holds up who notes it; control characters of a peer are gone."""
+    kept = 50
+    monkeypatch.setattr(incidents_module, "KEPT", kept)
     incidents = Incidents(database)
-    for number in range(KEPT + 20):
+    for number in range(kept + 20):
         incidents.store(Incident(number, "BadMessage", "site north", f"{number}", ""))
-    newest = incidents.newest(KEPT * 2)
-    assert len(newest) == KEPT
-    assert newest[0].message == str(KEPT + 19)
+    newest = incidents.newest(kept * 2)
+    assert len(newest) == kept
+    assert newest[0].message == str(kept + 19)
 
     async def flood() -> None:
         for _ in range(10_000):

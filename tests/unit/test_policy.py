@@ -94,8 +94,35 @@ def test_a_refusal_names_query_column_and_step(step: dict[str, Any], column: str
 def test_a_column_that_is_asked_nothing_of_needs_to_be_allowed_too() -> None:
     """A rolling hash sends nothing, and its output still holds the column."""
     step = {"transform": "rolling-hash", "columns": ["secret"]}
-    with pytest.raises(Refused, match=r"column 'secret', which step 0 \(rolling-hash\) transforms"):
+    with pytest.raises(Refused, match=r"column 'secret', which step 0 \(rolling-hash\) uses"):
         policy.check_request(Policy(columns=["x"]), job(step), "someone")
+
+
+def train(**changes: Any) -> dict[str, Any]:
+    return {"transform": "train", "model": "risk", "columns": ["age"], "target": "outcome", **changes}
+
+
+def test_the_target_of_a_training_needs_to_be_allowed_too() -> None:
+    """It is handed over with the columns."""
+    with pytest.raises(Refused, match=r"column 'outcome', which step 0 \(train\) uses"):
+        policy.check_request(Policy(columns=["age"]), job(train(classes=["no", "yes"])), "someone")
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"rounds": 1001}, "1000 rounds; the job asks for 1001"),
+        ({"sample": 3}, r"changing sites \(sample, patience_s\)"),
+        ({"patience_s": 3}, r"changing sites \(sample, patience_s\)"),
+        ({"local": {"batch_rows": 1, "steps": 1}}, "batches of at least 8 rows"),
+        ({"model_for": "everyone"}, "does not allow to show the model"),
+        ({"batchnorm": "fbn", "robust": "median"}, "method 'clear' that step 0 .*; see SECURITY"),
+    ],
+)
+def test_training_is_limited(changes: dict[str, Any], words: str) -> None:
+    """By default."""
+    with pytest.raises(Refused, match=words):
+        policy.check_request(Policy(), job(train(**changes)), "someone")
 
 
 def test_without_a_list_the_transforms_speak_for_themselves() -> None:
@@ -160,3 +187,17 @@ def test_too_few_rows_are_not_counted_out_loud() -> None:
         policy.check_rows(Policy(min_rows=1000), 789)
     assert "1000" in str(caught.value)
     assert "789" not in str(caught.value)
+
+
+def test_rounds_that_may_lose_sites_are_refused_where_more_than_three_must_stay() -> None:
+    """A round goes on with three, whatever a policy says; so the policy speaks before the job."""
+    train = {"model": "m", "columns": ["x"], "target": "y"}
+
+    def of(**options: Any) -> Pipeline:
+        return Pipeline.model_validate({"sites": ["a", "b", "c", "d"], "train": {**train, **options}})
+
+    four = Policy.model_validate({"train": {"min_sites": 4, "changing_sites": True}})
+    policy.check_request(four, of(), "someone")
+    policy.check_request(Policy.model_validate({"train": {"changing_sites": True}}), of(patience_s=60), "someone")
+    with pytest.raises(Refused, match=r"at least 4 sites in every round of training; with patience_s .* with 3"):
+        policy.check_request(four, of(patience_s=60), "someone")
