@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +82,24 @@ class Process:
         return self.process.wait()
 
 
+@dataclass(frozen=True)
+class Worker:
+    """An ML worker of a site: the Python that runs it, the module (or file) with its models, their digests by name."""
+
+    module: str | Path
+    models: Mapping[str, str]
+    python: str = sys.executable
+    # What the site lets be trained, beside these models.
+    policy: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, module: str | Path, python: str = sys.executable, policy: Mapping[str, Any] | None = None) -> Worker:
+        """Asks the worker's own command for the digests."""
+        command = [python, "-m", "commonscale_worker", "models", str(module), "--format", "json"]
+        listed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        return cls(module, {model["name"]: model["digest"] for model in json.loads(listed)}, python, policy or {})
+
+
 class LocalFederation:
     """A coordinator and participants in one directory; starts and stops them all."""
 
@@ -90,6 +109,7 @@ class LocalFederation:
         self, directory: Path, data: Mapping[str, Path | Mapping[str, Path]], *,
         policies: Mapping[str, Mapping[str, Any]] | None = None, missing: Sequence[str] = (), database: str = "sqlite:///coordinator.db",
         entry: Mapping[str, Sequence[str]] | None = None, models: Mapping[str, Path] | None = None,
+        workers: Mapping[str, Worker] | None = None,
     ) -> None:  # fmt: skip
         # Daemons read paths from where their configuration is.
         self.directory = directory.absolute()
@@ -98,6 +118,8 @@ class LocalFederation:
         self.participants: dict[str, Process] = {}
         self._data, self._database, self._missing = data, database, list(missing)
         self._policies, self._entry, self._models = policies or {}, entry or {}, models or {}
+        self._workers = workers or {}
+        self.workers: dict[str, Process] = {}
         self.ca = CertificateAuthority.create(self.directory / "pki", "local")
         self._coordinator_tls = self.enrol("coordinator", Role.COORDINATOR, self.directory / "coordinator")
         self.coordinator = self.new_coordinator("coordinator")
@@ -118,6 +140,11 @@ class LocalFederation:
                 self.participants[site].start()
             for participant in self.participants.values():
                 participant.wait_ready()
+            for site, worker in self._workers.items():
+                self.workers[site] = self._worker(site, worker)
+                self.workers[site].start()
+            for site in self._workers:
+                self.wait_attached(site)
         except BaseException:
             self.stop()
             raise
@@ -132,11 +159,20 @@ class LocalFederation:
 
     def stop(self) -> None:
         """End everything that was started."""
-        processes = (*self.participants.values(), *self.coordinators())
+        processes = (*self.workers.values(), *self.participants.values(), *self.coordinators())
         for process in processes:
             process.terminate()
         for process in processes:
             process.stop()
+
+    def wait_attached(self, site: str, times: int = 1) -> None:
+        """Wait until a participant has said so often that its worker has attached."""
+        log, stop = self.participants[site].log_path, time.monotonic() + START_TIMEOUT_S
+        while log.read_text().count('"worker attached"') < times:
+            worker = self.workers[site]
+            if worker.process is None or worker.process.poll() is not None or time.monotonic() > stop:
+                raise CommonscaleError(f"The worker of {site} did not attach: {worker.log_path.read_text()[-2000:]}")
+            time.sleep(0.02)
 
     def coordinators(self) -> Sequence[Process]:
         """All replicas: one here."""
@@ -180,6 +216,17 @@ class LocalFederation:
             dashboard={"listen": "127.0.0.1:0", "tls": False},
         )
 
+    def _worker_tables(self, site: str) -> dict[str, Mapping[str, Any]]:
+        if site not in self._workers:
+            return {}
+        worker = self._workers[site]
+        return {"worker": {}, "policy.train": worker.policy, "policy.train.models": worker.models}
+
+    def _worker(self, site: str, worker: Worker) -> Process:
+        socket = f"ipc://{self.directory / site / 'state' / 'worker.sock'}"
+        command = [worker.python, "-m", "commonscale_worker", "run", str(worker.module), "--socket", socket]
+        return WorkerProcess(f"{site}-worker", self.directory / site / "worker", command)
+
     def _participant(self, site: str, data: Path | Mapping[str, Path]) -> Process:
         """A site with one table, or several by name."""
         directory = self.directory / site
@@ -189,12 +236,25 @@ class LocalFederation:
             {"coordinator": f"127.0.0.1:{self.port}", "http_listen": "127.0.0.1:0"},
             tls=self.enrol(site, Role.SITE, directory).model_dump(exclude_none=True),
             policy={"approval": "automatic", **self._policies.get(site, {})},
+            **self._worker_tables(site),
             page={"listen": "127.0.0.1:0"},
             models={name: path.absolute() for name, path in self._models.items()},
             **{f"data.{name}": {"path": path.absolute(), "missing": self._missing} for name, path in tables.items()},
         )
         entry = self._entry.get(site, [sys.executable, "-m", "commonscale", "participant"])
         return Process(site, directory, [*entry, "--config", str(directory / "participant.toml")])
+
+
+class WorkerProcess(Process):
+    """A worker has no ports."""
+
+    def start(self, environment: Mapping[str, str] | None = None) -> None:
+        """Start it, without waiting."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        with self.log_path.open("ab") as log:
+            self.process = subprocess.Popen(
+                self.command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment
+            )
 
 
 def _write(path: Path, keys: Mapping[str, Any], **tables: Mapping[str, Any]) -> None:

@@ -52,10 +52,19 @@ class Mailroom:
         # Large payloads for the coordinator's own roles, from the network straight to them; bounded, taken once.
         self._handed: dict[Slot, bytes] = {}
         self._handed_bytes = 0
+        # The last large payload for all sites, which they are about to fetch; one, and none above the same bound.
+        self._said: tuple[Slot, bytes] | None = None
 
     async def put(self, slot: Slot, payload: bytes) -> None:
         """Fill a slot from this process."""
-        self.announce(slot, await offload(self.store.put, slot, payload))
+        stored = await offload(self.store.put, slot, payload)
+        if slot.receiver == ALL and stored.blob is not None and len(payload) <= HANDED_BYTES:
+            self._said = slot, payload
+        self.announce(slot, stored)
+
+    def said(self, slot: Slot) -> bytes | None:
+        """What was said to all sites last, if it is this slot's: it need not be read from its file for each."""
+        return self._said[1] if self._said is not None and self._said[0] == slot else None
 
     async def get(self, slot: Slot) -> bytes:
         """Wait for a slot without limit; the job's own deadline ends it."""
@@ -116,6 +125,8 @@ class Mailroom:
             self._handed_bytes += len(payload)
 
     def _drop_handed(self, unwanted: Callable[[Slot], bool]) -> None:
+        if self._said is not None and unwanted(self._said[0]):
+            self._said = None
         for slot in [slot for slot in self._handed if unwanted(slot)]:
             self._handed_bytes -= len(self._handed.pop(slot))
 
@@ -195,11 +206,17 @@ class RelayService(rpc.GatedService, relay_pb2_grpc.RelayServiceServicer):
 
     async def _receive(self, slot: Slot, size: int, incoming: _Incoming) -> Stored:
         batch = incoming.first
-        if len(batch[0]) == size:
-            # The common, small case in one hop to a thread.
-            return await offload(self._room.store.put, slot, batch[0], incoming.sha256)
-        upload = await offload(self._room.store.upload, slot, size)
         for_us = slot.receiver == COORDINATOR and self._jobs.drives(slot.job_id)
+        if size <= BATCH_BYTES:
+            # The common case in one hop to a thread.
+            payload = await incoming.whole(size)
+            if len(payload) != size:
+                raise BadMessage(f"{slot} announces {size} bytes; {len(payload)} came.")
+            stored = await offload(self._room.store.put, slot, payload, incoming.sha256)
+            if for_us and stored.blob is not None:
+                self._room.hand(slot, payload)
+            return stored
+        upload = await offload(self._room.store.upload, slot, size)
         handed: list[bytes] | None = [] if for_us and self._room.has_room(size) else None
         try:
             while batch:
@@ -240,12 +257,22 @@ class RelayService(rpc.GatedService, relay_pb2_grpc.RelayServiceServicer):
         if stored.payload is not None:
             yield relay_pb2.FetchResponse(header=header, chunk=stored.payload, sha256=stored.sha256)
         else:
-            chunks = stored.chunks(rpc.CHUNK_BYTES)
-            while (chunk := await offload(next, chunks, None)) is not None:
+            async for chunk in self._chunks(slot, stored):
                 yield relay_pb2.FetchResponse(header=header, chunk=chunk)
                 header = None
             yield relay_pb2.FetchResponse(sha256=stored.sha256)
         RELAYED_BYTES.labels("out").inc(stored.size_bytes)
+
+    async def _chunks(self, slot: Slot, stored: Stored) -> AsyncIterator[bytes]:
+        """A large payload, from memory or from where it is kept."""
+        said = self._room.said(slot)
+        if said is not None:
+            for start in range(0, len(said), rpc.CHUNK_BYTES):
+                yield said[start : start + rpc.CHUNK_BYTES]
+            return
+        chunks = stored.chunks(rpc.CHUNK_BYTES)
+        while (chunk := await offload(next, chunks, None)) is not None:
+            yield chunk
 
 
 def over(job: JobRecord) -> RunOver:
@@ -268,6 +295,12 @@ class _Incoming:
             raise BadMessage("A delivery begins with its header.")
         self.first = [request.chunk]
         return request.header
+
+    async def whole(self, size_bytes: int) -> bytes:
+        """A short payload, all of it."""
+        if len(self.first[0]) >= size_bytes:
+            return self.first[0]
+        return b"".join([*self.first, *await self.next_batch()])
 
     async def next_batch(self) -> list[bytes]:
         """The next chunks; none at the end of the stream."""

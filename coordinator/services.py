@@ -11,12 +11,13 @@ from commonscale.concurrency import offload
 from commonscale.database import now_ms
 from commonscale.errors import BadMessage, TransientError
 from commonscale.grpc_loading import grpc
-from commonscale.identity import Role
+from commonscale.identity import Identity, Role
 from commonscale.metrics import SITES_ONLINE
 from commonscale.names import JOB_ID_PATTERN
 from commonscale.v1 import jobs_pb2 as wire
 from commonscale.v1 import jobs_pb2_grpc
 from commonscale.version import PROTOCOL_VERSION, __version__
+from coordinator import training
 from coordinator.jobs import Jobs
 from coordinator.jobstore import JobStore
 
@@ -45,18 +46,19 @@ class JobService(rpc.GatedService, jobs_pb2_grpc.JobServiceServicer):
         if not JOB_ID_PATTERN.fullmatch(request.job_id):
             raise BadMessage("A job's id has 1 to 100 lower-case letters, digits and hyphens.")
         record = await self._jobs.submit(request.job_id, request.spec, caller.name)
-        return wire.SubmitResponse(job=self._jobs.to_wire(record))
+        return wire.SubmitResponse(job=seen_by(caller.identity, self._jobs.to_wire(record)))
 
     @rpc.unary(*READERS)
     async def Get(self, request: wire.GetRequest, caller: rpc.Caller) -> wire.GetResponse:  # noqa: N802
         """One job."""
-        return wire.GetResponse(job=self._jobs.to_wire(await self._jobs.get(request.job_id)))
+        record = await self._jobs.get(request.job_id)
+        return wire.GetResponse(job=seen_by(caller.identity, self._jobs.to_wire(record)))
 
     @rpc.unary(*READERS)
     async def List(self, request: wire.ListRequest, caller: rpc.Caller) -> wire.ListResponse:  # noqa: N802
         """The newest jobs."""
         records = await self._jobs.newest(min(request.limit or 50, 1000))
-        jobs = [self._jobs.to_wire(record) for record in records]
+        jobs = [seen_by(caller.identity, self._jobs.to_wire(record)) for record in records]
         for job in jobs:
             job.spec.ClearField("steps")
         return wire.ListResponse(jobs=jobs)
@@ -67,12 +69,25 @@ class JobService(rpc.GatedService, jobs_pb2_grpc.JobServiceServicer):
     ) -> AsyncIterator[wire.WatchResponse]:
         """A job and its changes."""
         async for job in self._jobs.watch(request.job_id):
-            yield wire.WatchResponse(job=job)
+            yield wire.WatchResponse(job=seen_by(caller.identity, job))
 
     @rpc.unary(Role.ANALYST, Role.COORDINATOR)
     async def Cancel(self, request: wire.CancelRequest, caller: rpc.Caller) -> wire.CancelResponse:  # noqa: N802
         """End a job."""
-        return wire.CancelResponse(job=self._jobs.to_wire(await self._jobs.cancel(request.job_id, caller.identity)))
+        record = await self._jobs.cancel(request.job_id, caller.identity)
+        return wire.CancelResponse(job=seen_by(caller.identity, self._jobs.to_wire(record)))
+
+
+def seen_by(caller: Identity, job: wire.Job) -> wire.Job:
+    """A job for one who asks.
+
+    The figures of a training are its analyst's, unless it shows them to observers; a model is its analyst's alone.
+    """
+    if caller.role is Role.ANALYST and caller.name == job.analyst:
+        return job
+    job = training.result_for_others(job)
+    allowed = training.observers_may_see(job.spec, job.progress.training.step)
+    return job if allowed or not job.progress.training.figures else training.without_figures(job)
 
 
 class FederationService(rpc.GatedService, jobs_pb2_grpc.FederationServiceServicer):

@@ -16,7 +16,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from commonscale.channel.slot import COORDINATOR, Slot
+from commonscale.channel.slot import COORDINATOR, Slot, step_run
 from commonscale.database import Database, now_ms
 from commonscale.errors import BadMessage, Equivocation, StateLost, StoreUnavailable
 from coordinator.blobs import Blobs, Writer, new_name
@@ -68,11 +68,19 @@ class Stored:
 
 @dataclass(frozen=True)
 class Arrival:
-    """That a message came, when, and how long it is; not what it says."""
+    """That a message came, or several of one kind in a session; when, and how long it is, not what it says."""
 
     slot: Slot
     size_bytes: int
     stored_at_ms: int
+    # Of several: how many, and when the first came.
+    messages: int = 1
+    first_at_ms: int = 0
+
+    @property
+    def began_ms(self) -> int:
+        """When it, or the first of several, came."""
+        return self.first_at_ms or self.stored_at_ms
 
 
 class SlotStore:
@@ -110,6 +118,35 @@ class SlotStore:
         rows = self._database.rows(sa.select(*columns).where(_TABLE.c.job_id == job_id))
         found = [Arrival(Slot(*row[:4]), row[4], row[5]) for row in rows]
         return sorted(found, key=lambda arrival: (arrival.stored_at_ms, str(arrival.slot)))
+
+    def arrivals_summed(self, job_id: str) -> list[Arrival]:
+        """The same, with the rounds of sessions added up, but for the newest of each: they may be very many."""
+        of_job = _TABLE.c.job_id == job_id
+        runs = [row.run for row in self._database.rows(sa.select(_TABLE.c.run).where(of_job).distinct())]
+        newest: dict[str, int] = {}
+        for step, number in (_session_round(run) for run in runs):
+            newest[step] = max(newest.get(step, 0), number)
+        alone = [run for run in runs if _session_round(run)[1] in (0, newest[_session_round(run)[0]])]
+        columns = [_TABLE.c[name] for name in (*_KEY, "size_bytes", "stored_at_ms")]
+        rows = self._database.rows(sa.select(*columns).where(of_job, _TABLE.c.run.in_(alone)))
+        found = [Arrival(Slot(*row[:4]), row[4], row[5]) for row in rows]
+        for step, number in newest.items():
+            if number > 1:
+                found += self._added_up(step, number)
+        return sorted(found, key=lambda arrival: (arrival.began_ms, str(arrival.slot)))
+
+    def _added_up(self, step: str, newest: int) -> list[Arrival]:
+        """What came in the rounds of a session before the newest, by kind and ends."""
+        ends = [_TABLE.c[name] for name in _KEY[1:]]
+        sums = (sa.func.sum(_TABLE.c.size_bytes), sa.func.max(_TABLE.c.stored_at_ms), sa.func.count())
+        behind = sa.and_(
+            _TABLE.c.job_id == step.partition("/")[0],
+            _TABLE.c.run.startswith(f"{step}/", autoescape=True),
+            _TABLE.c.run != f"{step}/{newest}",
+        )
+        query = sa.select(*ends, *sums, sa.func.min(_TABLE.c.stored_at_ms)).where(behind).group_by(*ends)
+        run = f"{step}/{newest - 1}"
+        return [Arrival(Slot(run, *row[:3]), int(row[3]), *row[4:]) for row in self._database.rows(query)]
 
     def forget(self, job_id: str) -> None:
         """Remove a job's messages."""
@@ -166,11 +203,21 @@ class SlotStore:
         return stored
 
 
+def _session_round(run: str) -> tuple[str, int]:
+    """The step that a run belongs to, and the number of a session's round; 0 of other runs."""
+    step = step_run(run)
+    return step, int(run[len(step) + 1 :] or 0)
+
+
 class _GroupCommit:
     """Rows that come at the same time share one durable transaction: a disk makes only so many of them a second."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        # Compiled once: SQLAlchemy keeps no statements that say what to do in a conflict, and a round has dozens.
+        # A conflict is not an error here: the others' rows must not fail with it.
+        insert = database.insert(_TABLE).on_conflict_do_nothing().returning(_TABLE.c.run)
+        self._insert = insert.compile(database.engine)
         self._lock = threading.Lock()
         self._committing = threading.Lock()
         # Each with a place for the answer, whether it is new.
@@ -194,9 +241,7 @@ class _GroupCommit:
         try:
             with self._database.writing() as connection:
                 for values, _ in batch:
-                    # A conflict is not an error here: the others' rows must not fail with it.
-                    statement = self._database.insert(_TABLE).values(values).on_conflict_do_nothing()
-                    are_new.append(connection.execute(statement.returning(_TABLE.c.run)).first() is not None)
+                    are_new.append(connection.execute(self._insert, values).first() is not None)
                     self._database.tell(connection, f"slot {' '.join(values[key] for key in _KEY)}")
         except BaseException as error:
             for _, added in batch:

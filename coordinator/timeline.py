@@ -1,6 +1,6 @@
 """A job as a person looks at it: its rounds, and what they took. Who sent how much when; never what was said."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from commonscale import disclosure
@@ -10,19 +10,32 @@ from coordinator.jobstore import JobRecord
 from coordinator.slots import Arrival
 
 
-def rounds(arrivals: Sequence[Arrival]) -> list[dict[str, Any]]:
-    """Messages of one kind in one step are a round; in the order in which they began."""
-    found: dict[tuple[int | None, str, str], dict[str, Any]] = {}
+def rounds(arrivals: Sequence[Arrival], under_way: Mapping[int | None, int] | None = None) -> list[dict[str, Any]]:
+    """Messages of one kind in one step are a round; in the order in which they began.
+
+    Of a session, whose rounds are many, the newest round is told by itself and those before it are added up. Which one
+    is under way in a step, if it is known, counts before anybody has sent something in it.
+    """
+    newest = dict(under_way or {})
+    for arrival in arrivals:
+        step, number = step_of(arrival.slot.run), round_of(arrival.slot.run)
+        newest[step] = max(newest.get(step, 0), number or 0)
+    found: dict[tuple[int | None, bool, bool, str, str], dict[str, Any]] = {}
     for arrival in arrivals:
         slot = arrival.slot
-        step, direction = step_of(slot.run), _direction(slot)
+        if slot.sender == slot.receiver:
+            # What the coordinator keeps for itself is no message.
+            continue
+        step, number, direction = step_of(slot.run), round_of(slot.run), _direction(slot)
+        behind = number is not None and number < newest[step]
+        span = None if number is None else [1, newest[step] - 1] if behind else [number, number]
         nothing_yet: dict[str, Any] = {
-            "step": step, "kind": slot.kind, "direction": direction,
-            "first_ms": arrival.stored_at_ms, "last_ms": 0, "messages": 0, "bytes": 0, "senders": {},
+            "step": step, "rounds": span, "summed": behind, "kind": slot.kind, "direction": direction,
+            "first_ms": arrival.began_ms, "last_ms": 0, "messages": 0, "bytes": 0, "senders": {},
         }  # fmt: skip
-        entry = found.setdefault((step, slot.kind, direction), nothing_yet)
+        entry = found.setdefault((step, number is None, behind, slot.kind, direction), nothing_yet)
         entry["last_ms"] = max(entry["last_ms"], arrival.stored_at_ms)
-        entry["messages"] += 1
+        entry["messages"] += arrival.messages
         entry["bytes"] += arrival.size_bytes
         sender = entry["senders"].setdefault(slot.sender, {"at_ms": 0, "bytes": 0})
         sender["at_ms"] = max(sender["at_ms"], arrival.stored_at_ms)
@@ -78,6 +91,12 @@ def steps(record: JobRecord) -> list[dict[str, Any]]:
 def step_of(run: str) -> int | None:
     """The number in `job/0` and in `job/0/17`; none where the run is the job itself."""
     number = step_run(run).partition("/")[2]
+    return int(number) if number else None
+
+
+def round_of(run: str) -> int | None:
+    """The number of a session's round: 17 in `job/0/17`."""
+    number = run.removeprefix(step_run(run)).removeprefix("/")
     return int(number) if number else None
 
 

@@ -15,13 +15,24 @@ from commonscale.channel.channel import Channel, Event, Losses, Observer
 from commonscale.channel.slot import COORDINATOR, Slot
 from commonscale.concurrency import concurrently, first_error, first_of, offload, retry
 from commonscale.database import now_ms
-from commonscale.errors import BadMessage, CommonscaleError, DeadlineMissed, Disagreement, Refused, SiteFailed, SiteLost
+from commonscale.errors import (
+    BadMessage,
+    CommonscaleError,
+    DeadlineMissed,
+    Disagreement,
+    Refused,
+    SiteFailed,
+    SiteLost,
+    StateLost,
+)
 from commonscale.keyshelf import KeyShelf
 from commonscale.metrics import RoundMetrics
 from commonscale.pipeline import Pipeline
 from commonscale.protocols import admission
 from commonscale.results import canonical_json, plain_text
 from commonscale.running import CoordinatorPool, run_step
+from commonscale.statistics.training.evaluation import Metrics
+from commonscale.statistics.training.standing import Standing
 from commonscale.v1 import jobs_pb2
 from commonscale.v1.protocols_pb2 import Outcome
 from coordinator import timeline
@@ -43,15 +54,23 @@ class LiveJob(Observer):
     # Since when, in milliseconds.
     awaited: dict[Slot, int] = field(default_factory=dict)
     messages: int = 0
+    received_bytes: int = 0
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     changed: anyio.Event = field(default_factory=anyio.Event)
     ended: anyio.Event = field(default_factory=anyio.Event)
     losses: Losses = field(default_factory=Losses)
+    # Of a step that trains, the newest; at first what another replica has noted.
+    training: jobs_pb2.Training | None = None
+
+    def __post_init__(self) -> None:
+        self.training = training_of(self.record)
 
     def event(self, event: Event, slot: Slot, size_bytes: int) -> None:
         """Observer: count."""
         self.metrics.event(event, slot, size_bytes)
-        self.messages += event == "received"
+        if event == "received":
+            self.messages += 1
+            self.received_bytes += size_bytes
 
     @contextlib.contextmanager
     def waiting(self, slot: Slot) -> Iterator[None]:
@@ -68,6 +87,19 @@ class LiveJob(Observer):
         self.changed.set()
         self.changed = anyio.Event()
 
+    def trains(self, step: int, standing: Standing) -> None:
+        """A round is done, or the session goes on after a restart."""
+        now, before = now_ms(), self.training
+        if before is None or before.step != step:
+            before = jobs_pb2.Training()
+        one_more = before.since_ms and before.done + 1 == standing.done
+        round_s = (now - before.since_ms) / 1000 if one_more else before.round_s
+        self.training = jobs_pb2.Training(
+            step=step, done=standing.done, rounds=standing.rounds, since_ms=now, round_s=round_s,
+            stopped_early=standing.stopped, lost=standing.lost, figures=[_figures(one) for one in standing.metrics],
+        )  # fmt: skip
+        self.notify()
+
     def progress(self) -> jobs_pb2.Progress:
         """Which message is awaited, and from whom; a site's last word only when nothing else is."""
         rounds = [slot for slot in self.awaited if slot.kind != "Outcome"] or list(self.awaited)
@@ -77,7 +109,20 @@ class LiveJob(Observer):
             jobs_pb2.Wait(run=slot.run, kind=slot.kind, sender=slot.sender, since_ms=self.awaited[slot])
             for slot in rounds
         ]
-        return jobs_pb2.Progress(round=kind, awaited=awaited, messages=self.messages, waits=waits)
+        return jobs_pb2.Progress(
+            round=kind, awaited=awaited, messages=self.messages, waits=waits, training=self.training,
+            received_bytes=self.received_bytes,
+        )  # fmt: skip
+
+
+def training_of(record: JobRecord) -> jobs_pb2.Training | None:
+    """How far the training of a job was, by what was noted of it last."""
+    noted = jobs_pb2.Progress.FromString(record.progress or b"")
+    return noted.training if noted.HasField("training") else None
+
+
+def _figures(metrics: Metrics) -> jobs_pb2.Figures:
+    return jobs_pb2.Figures(round=metrics.round, loss=metrics.loss, accuracy=metrics.accuracy, auc=metrics.auc)
 
 
 class Driver:
@@ -142,7 +187,8 @@ class Driver:
             live.record.id, COORDINATOR, sites, self._room, observer=live, shelf=self._shelf, losses=live.losses,
             checkpoints=self._room,
         )  # fmt: skip
-        last_words = [partial(_last_word, ch, site) for site in sites]
+        may_lose = any(getattr(step, "patience_s", 0) for step in pipeline.steps)
+        last_words = [partial(_last_word, ch, site, may_lose) for site in sites]
         results, *digests = await concurrently([partial(self._roles, live, ch), *last_words])
         expected = hashlib.sha256(canonical_json(results).encode()).digest()
         for site, digest in zip(sites, digests, strict=True):
@@ -155,21 +201,27 @@ class Driver:
         if live.record.state != "running":
             live.record = await offload(partial(self._store.update, live.record, state="running"))
             live.notify()
-        return await run_steps(admitted, live.record.pipeline)
+        return await run_steps(admitted, live.record.pipeline, live.trains)
 
 
-async def run_steps(ch: Channel, pipeline: Pipeline) -> list[dict[str, Any]]:
+async def run_steps(ch: Channel, pipeline: Pipeline, trains: Callable[[int, Standing], None]) -> list[dict[str, Any]]:
     """The coordinator's role in all steps of a pipeline: the parameters of each that everyone may see."""
     parameters = []
     for number, step in enumerate(pipeline.steps):
         if ch.losses.stand_ins:
             lost = ", ".join(ch.losses.stand_ins)
             raise SiteLost(f"{lost} was lost, and the next step needs it.", "Submit the remaining steps without it.")
-        parameters.append(step.parameters(await run_step(CoordinatorPool(ch.step(number)), step)))
+        parameters.append(
+            step.parameters(await run_step(CoordinatorPool(ch.step(number), partial(trains, number)), step))
+        )
     return parameters
 
 
-async def _last_word(ch: Channel, site: str) -> bytes | None:
+# What a site says that comes back to a training which has gone on without it.
+_LEFT_BEHIND = (SiteLost.__name__, StateLost.__name__)
+
+
+async def _last_word(ch: Channel, site: str, may_lose: bool) -> bytes | None:
     """The hash of a site's result; none of a site that was lost."""
     outcome = await first_of(partial(ch.recv, Outcome, site), partial(ch.losses.wait, site))
     if outcome is None:
@@ -178,6 +230,10 @@ async def _last_word(ch: Channel, site: str) -> bytes | None:
         raise BadMessage(f"{site} sent an Outcome in {ch.run} that says neither success nor failure.")
     if outcome.WhichOneof("verdict") != "success":
         code, message = plain_text(outcome.failure.code), plain_text(outcome.failure.message)
+        if may_lose and code in _LEFT_BEHIND:
+            # Whether the others go on without it, the roles find out, also after a restart of this process.
+            await ch.losses.wait(site)
+            return None
         raise SiteFailed(f"{site} failed with {code}: {message}")
     return outcome.success.result_sha256
 

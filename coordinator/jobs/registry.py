@@ -51,7 +51,9 @@ class Jobs(Board):
         record = await self.get(job_id)
         if by.role is Role.ANALYST and by.name != record.analyst:
             raise NotAllowed(f"Job {job_id} is of analyst {record.analyst}, not of {by.name}.")
-        await self._driver.end(record, "cancelled", error=f"Cancelled by {by}.")
+        live = self._live.get(job_id)
+        so_far = {"progress": live.progress().SerializeToString()} if live else {}
+        await self._driver.end(record, "cancelled", error=f"Cancelled by {by}.", **so_far)
         return await self.get(job_id)
 
     async def get(self, job_id: str) -> JobRecord:

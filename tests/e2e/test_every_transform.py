@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -12,7 +13,7 @@ import pytest
 from commonscale import disclosure
 from commonscale.audit import verify
 from commonscale.client import Client, Job
-from commonscale.localnet import ENCRYPTION, LocalFederation
+from commonscale.localnet import ENCRYPTION, LocalFederation, Worker
 from commonscale.pipeline import Pipeline
 from commonscale.transforms import TRANSFORMS
 from commonscale.transforms.base import TextTransform
@@ -22,6 +23,7 @@ from tests.unit.test_fasttext import model_bytes
 pytestmark = pytest.mark.long
 
 SITES = ["a", "b", "c"]
+LINEAR = Path(__file__).parents[1] / "models" / "linear.py"
 ENTRY = [sys.executable, "-m", "tests.misbehaving.modules", "coordinator"]
 # What fits, and what reads tables: none of a coordinator's business.
 FOREIGN = {"duckdb", "pandas", "pyarrow", "scipy", "sklearn", "skops"}
@@ -48,6 +50,7 @@ PLAIN: dict[str, dict[str, Any]] = {
     "mod-norm": {**TEXTS, "transform": "mod-norm"},
     "fasttext": {**TEXTS, "transform": "fasttext", "model": "tiny"},
     "rolling-hash": {**TEXTS, "transform": "rolling-hash", "buckets": 8},
+    "train": {**NUMBERS, "transform": "train", "model": "risk", "target": "sex", "classes": ["f", "m"], "rounds": 2},
 }
 # A transform that is new runs too, with its defaults, without being written down here.
 PLAIN |= {
@@ -111,7 +114,7 @@ def everything(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Everything]
     data = {}
     for site in SITES:
         rows = ["age,bmi,ward,sex"]
-        for _ in range(40):
+        for _ in range(150):
             ward = generator.choice(["icu", "er", "surgery", f"{site}-annex", ""])
             rows.append(
                 f"{generator.normal(60, 9):.1f},{generator.normal(26, 4):.2f},{ward},{generator.choice(['f', 'm'])}"
@@ -125,8 +128,9 @@ def everything(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Everything]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MODULES_FILE", str(directory / "modules.json"))
         with Everything(
-            directory, data, policies=dict.fromkeys(SITES, policy), entry={"coordinator": ENTRY}, models={"tiny": model}
-        ) as federation:
+            directory, data, policies=dict.fromkeys(SITES, policy), entry={"coordinator": ENTRY},
+            models={"tiny": model}, workers=dict.fromkeys(SITES, Worker.of(LINEAR)),
+        ) as federation:  # fmt: skip
             federation.ended = federation.run_all(PLAIN)
             federation.modules_plain = federation.loaded()
             federation.coordinator.start()

@@ -67,3 +67,37 @@ def test_a_job_without_messages_has_no_rounds() -> None:
     assert timeline.rounds([]) == []
     assert timeline.protocols(RECORD, []) == []
     assert [step["number"] for step in timeline.steps(RECORD)] == [0, 1]
+
+
+def session(rounds: int) -> list[Arrival]:
+    """Two messages in each round of a session, and what the coordinator keeps for itself."""
+    return [
+        arrival("j/0", "Sizes", "a", COORDINATOR, 4, 1900),
+        *(
+            one
+            for number in range(1, rounds + 1)
+            for one in (
+                arrival(f"j/0/{number}", "update", "a", COORDINATOR, 10, 2000 + 100 * number),
+                arrival(f"j/0/{number}", "update", "b", COORDINATOR, 10, 2050 + 100 * number),
+                arrival(f"j/0/{number}", "Checkpoint", COORDINATOR, COORDINATOR, 99, 2060 + 100 * number),
+            )
+        ),
+    ]
+
+
+def test_of_a_session_the_newest_round_is_told_by_itself() -> None:
+    """The rounds before it are added up; what precedes the session stays apart."""
+    before, earlier, newest = timeline.rounds(session(17))
+    assert (before["kind"], before["rounds"], before["summed"]) == ("Sizes", None, False)
+    assert (earlier["rounds"], earlier["summed"], earlier["messages"], earlier["bytes"]) == ([1, 16], True, 32, 320)
+    assert (earlier["first_ms"], earlier["last_ms"]) == (2100, 3650)
+    assert (newest["rounds"], newest["summed"], newest["messages"]) == ([17, 17], False, 2)
+    assert newest["senders"]["b"] == {"at_ms": 3750, "bytes": 10}
+
+
+def test_a_round_that_nobody_has_begun_puts_the_others_behind_it() -> None:
+    """A round in which all sites still train is the newest."""
+    _, earlier = timeline.rounds(session(3), {0: 4})
+    assert (earlier["rounds"], earlier["summed"], earlier["messages"]) == ([1, 3], True, 6)
+    assert timeline.round_of("j/0/17") == 17
+    assert timeline.round_of("j/0") is None

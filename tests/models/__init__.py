@@ -1,0 +1,1 @@
+"""Modules that workers of tests run."""
