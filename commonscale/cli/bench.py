@@ -8,12 +8,13 @@ from typing import Annotated, Any
 
 import typer
 
-from commonscale.cli.bench_studies import chosen, encoding_study, normalization_study
+from commonscale.cli.bench_studies import batchnorm_study, chosen, encoding_study, normalization_study
 from commonscale.cli.console import Format, FormatOption, err
 
 app = typer.Typer(no_args_is_help=True)
 app.command("normalization-study")(normalization_study)
 app.command("encoding-study")(encoding_study)
+app.command("batchnorm-study")(batchnorm_study)
 
 METHODS = ("masks/two", "masks/one", "shares/two", "sac-proportional/two")
 PPF_PROFILES = ("standard", "high-latency", "test")
@@ -177,3 +178,33 @@ def replicas(
     from bench.replicas import measure
 
     _publish("replicas", output, partial(measure, database=database, parties=parties, repeats=repeats))
+
+
+@app.command()
+def training(
+    parties: Sites = 10,
+    parameters: Annotated[str, typer.Option(help="Numbers of parameters, comma-separated.")] = "157610,1310922",
+    rounds: Annotated[int, typer.Option(min=2, max=100_000, help="Rounds of each training.")] = 20,
+    vector_mb: Annotated[int, typer.Option(min=0, max=2000, help="A vector to one worker and back; 0: none.")] = 100,
+    flower_python: Annotated[
+        Path | None,
+        typer.Option(help="A Python with flwr, for its SecAgg+ on the same vectors; else that is left out."),
+    ] = None,
+    output: FormatOption = Format.TEXT,
+) -> None:
+    """Rounds of training by attached workers, over real processes and mTLS, without the training itself."""
+    from bench.training import measure
+
+    sizes = _sizes(parameters)
+    trainings = partial(measure, parties=parties, parameters=sizes, rounds=rounds, vector_mb=vector_mb)
+    _publish("training", output, partial(trainings, flower_python=flower_python))
+
+
+def _sizes(text: str) -> list[int]:
+    try:
+        sizes = [int(part) for part in text.split(",")]
+    except ValueError:
+        sizes = []
+    if not sizes or any(not 1 <= size <= 1 << 28 for size in sizes):
+        raise typer.BadParameter(f"{text!r} is not a list of numbers of parameters", param_hint="--parameters")
+    return sizes

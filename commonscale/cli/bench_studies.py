@@ -1,4 +1,4 @@
-"""`commonscale bench normalization-study` and `encoding-study`: what the papers' transforms give a federated model."""
+"""`commonscale bench normalization-study`, `encoding-study`, `batchnorm-study`: what papers give a federated model."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -91,6 +91,55 @@ def encoding_study(
     if plot is not None:
         picture.draw(rows, plot)
     _publish("encoding-study", rows, rows, {"sites": sites} | summary(rows), output)
+
+
+def batchnorm_study(
+    small: Annotated[
+        bool, typer.Option("--small", help="γ = 1 and 0, attacks at γ = 0, 50 rounds: under three minutes.")
+    ] = False,
+    model: Annotated[
+        str, typer.Option(help="small, or paper: the network and training of its Tables 1 and 2.")
+    ] = "small",
+    parts: Annotated[str, typer.Option(help="Comma-separated, of: methods, attacks.")] = "methods,attacks",
+    splits: Annotated[
+        str, typer.Option(help="Comma-separated, of: gamma=1, gamma=0.3, gamma=0.01, gamma=0, alpha=1, alpha=0.1.")
+    ] = "",
+    rounds: Annotated[int, typer.Option(min=0, max=100_000, help="Rounds of each training; 0: the model's.")] = 0,
+    seeds: Annotated[int, typer.Option(min=1, max=100, help="How many seeds.")] = 3,
+    python: Annotated[
+        Path | None,
+        typer.Option(help="A Python with PyTorch and commonscale-worker; that of 'make torch' if not named."),
+    ] = None,
+    plot: PlotOption = None,
+    example_plot: Annotated[Path | None, typer.Option(help="Draw Figure 2c here (.png or .svg).")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="The first of the seeds.")] = 0,
+    processes: Annotated[int, typer.Option(min=1, max=64, help="Runs at the same time.")] = 2,
+    output: FormatOption = Format.TEXT,
+) -> None:
+    """Train with Federated, Fix and Naive BatchNorm while sites differ and lie, and compare with pooled batches."""
+    from bench.batchnorm_study import plot as picture
+    from bench.batchnorm_study import study
+    from bench.batchnorm_study.plan import FULL, PARTS, SETUPS, SMALL, SPLITS
+    from bench.batchnorm_study.summary import summary
+    from bench.normalization_study.data import data_directory
+
+    chosen(model, tuple(SETUPS), "--model")
+    plan = replace(SMALL if small else FULL, seeds=seeds)
+    plan = plan.with_setup(plan.setup if model == plan.setup.model else SETUPS[model], rounds)
+    if splits:
+        plan = plan.among(chosen(splits, tuple(map(str, SPLITS)), "--splits"))
+    plan = plan.with_parts(chosen(parts, PARTS, "--parts"))
+    for path in (plot, example_plot):
+        if path is not None:
+            picture.check(path)
+    environment, directory = study.torch_python(python), data_directory()
+    with _progress() as say:
+        examples, rows = study.run(plan, directory, environment, seed=seed, processes=processes, say=say)
+    if plot is not None:
+        picture.draw(rows, plot)
+    if example_plot is not None:
+        picture.draw_example(examples, example_plot)
+    _publish("batchnorm-study", rows, examples, summary(rows, examples), output)
 
 
 def chosen(text: str, known: Sequence[str], option: str) -> tuple[str, ...]:

@@ -33,18 +33,20 @@ def demo(
 ) -> None:
     """Start a coordinator and four participants with mTLS; find the scaler and the categories of their pooled data.
 
-    The data is scikit-learn's breast cancer set, split unevenly by diagnosis.
+    Their workers train a model on that scale. The data is scikit-learn's breast cancer set, split by diagnosis.
     """
     from commonscale.cli.demo_hospitals import Hospitals, compare
+    from commonscale.cli.demo_training import worker
     from commonscale.localnet import LocalFederation
 
     with tempfile.TemporaryDirectory() as scratch:
         directory = keep or Path(scratch)
         hospitals = Hospitals.split_by_diagnosis()
         data = {site: hospitals.write(site, directory / "data" / f"{site}.csv") for site in SITES}
-        starting = "making certificates, starting a coordinator and four participants …"
-        with err.status(starting) as status, LocalFederation(directory, data) as federation:
-            status.update("finding the common scale …")
+        workers = dict.fromkeys(SITES, worker())
+        starting = "making certificates, starting a coordinator and four participants with a worker each …"
+        with err.status(starting) as status, LocalFederation(directory, data, workers=workers) as federation:
+            status.update("finding the common scale, and training on it …")
             start = time.perf_counter()
             job = run(lambda: _submit(federation, hospitals.pipeline()))
             seconds = time.perf_counter() - start
@@ -105,11 +107,25 @@ def show(summary: dict[str, Any]) -> None:
     out.print("Column numbers of a category: as each hospital would give them alone, and together.")
     out.print(table(CATEGORY, Column("together", style="bold"), *SITES, rows=rows, **STYLE))
     out.print(f"One number per category at all hospitals that have it: {'yes' if found['consistent'] else 'NO'}.")
+    show_training(summary["training"])
     up = max(summary.get("bytes_sent", {"": 0}).values())
     traffic = f"{summary['rounds']} rounds, {up:,} bytes sent by a hospital, " if up else ""
     out.print(f"{traffic}{summary['seconds']:.2f} s.")
     out.print(disclosure_table(summary["disclosures"]))
     out.print(
-        "No hospital's own count, mean or variance left it: what it sent was masked with keys that only the "
-        "hospitals share. No category left it either: the coordinator compared tokens that it cannot compute.",
+        "No hospital's own count, mean or variance left it, nor what its worker learned from its rows alone: what it "
+        "sent was masked with keys that only the hospitals share. No category left it either: the coordinator compared "
+        "tokens that it cannot compute.",
     )
+
+
+def show_training(found: dict[str, Any]) -> None:
+    """What the model is worth."""
+    parts = [found["pooled"], found["federated"], *found["local"].values()]
+    out.print(
+        f"Diagnosis of {found['unseen_rows']} patients who are in no table, by a model trained in {found['rounds']} "
+        "rounds on the common scale; alone, on a hospital's own.",
+    )
+    row = ("accuracy", *(f"{part:.1%}" for part in parts))
+    out.print(table("", "pooled", Column("together", style="bold"), *SITES, rows=[row], **STYLE))
+    out.print(f"The same model at all hospitals: {'yes' if found['same_at_all_sites'] else 'NO'}.")

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 from rich.table import Table
+from rich.text import Text
 
+from commonscale.cli import following
 from commonscale.cli.console import AnalystOption, Format, FormatOption, answer, err, run, table
 
 if TYPE_CHECKING:
@@ -102,6 +104,28 @@ def report(job_id: JobArgument, config_path: AnalystOption, output: FormatOption
     answer(output, {"job": job.id, "state": job.state, "revealed": job.disclosures}, shown)
 
 
+@app.command()
+def model(
+    job_id: JobArgument,
+    config_path: AnalystOption,
+    path: Annotated[Path, typer.Option("--output", help="Where to write it (.safetensors).")] = Path(
+        "model.safetensors"
+    ),
+) -> None:
+    """Write the model that a job has trained to a file, if every site's policy lets the analyst have it."""
+    from commonscale.errors import ConfigError
+    from commonscale.files import replace_file
+
+    content = _ask(config_path, lambda client: client.get(job_id)).model
+    if content is None:
+        raise ConfigError(
+            f"Job {job_id} has no model for the analyst.",
+            'Only a training job with model_for = "everyone" has one; sites keep results/JOB/model.safetensors.',
+        )
+    replace_file(path, content)
+    err.print(f"wrote {path}, {len(content):,} bytes")
+
+
 def disclosure_table(disclosures: list[dict[str, Any]]) -> Table:
     """For people."""
     rows = [(item["protocol"], item["what"], ", ".join(item["to"])) for item in disclosures]
@@ -125,9 +149,8 @@ async def _follow(client: Client, job_id: str) -> Job:
     with err.status("submitted …") as status:
         async for current in client.watch(job_id):
             job = current
-            progress = job.wire.progress
-            awaited = f", waiting for {', '.join(progress.awaited)} in {progress.round}" if progress.round else ""
-            status.update(f"{job.state}{awaited}")
+            # Names come from peers: nothing in them is markup.
+            status.update(Text(following.now(job)))
     return job
 
 
@@ -139,7 +162,9 @@ def _show(job: Job, output: Format) -> None:
 
 
 def _step_table(number: int, step: dict[str, Any]) -> Table:
-    """One row a column: every parameter that has a value for each."""
+    """One row a column: every parameter that has a value for each. Of training, one row a measurement."""
+    if step["transform"] == "train":
+        return following.training_table(number, step)
     columns = step["columns"]
     if step["transform"] == "quantiles":
         values = {"count": step["count"]}

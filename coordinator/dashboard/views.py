@@ -1,6 +1,7 @@
 """What the dashboard shows, as JSON. All of it comes from the database, so that every replica shows the same.
 
-Never a result: the numbers of a job are its analyst's and its sites'.
+Never a result: the numbers of a job are its analyst's and its sites'. Of a job that trains and says so, observers see
+the pooled figures.
 """
 
 import json
@@ -13,9 +14,10 @@ from commonscale.concurrency import offload
 from commonscale.database import now_ms
 from commonscale.v1 import jobs_pb2
 from commonscale.version import PROTOCOL_VERSION, __version__
-from coordinator import timeline
+from coordinator import timeline, training
 from coordinator.incidents import Incidents
 from coordinator.jobs import Jobs
+from coordinator.jobs.driver import training_of
 from coordinator.jobstore import OPEN_STATES, JobRecord, JobStore
 from coordinator.slots import SlotStore
 
@@ -75,17 +77,24 @@ class Views:
             "steps": timeline.steps(record),
             "rounds": rounds,
             "awaiting": [
-                {"step": timeline.step_of(wait.run), "kind": wait.kind, "site": wait.sender, "since_ms": wait.since_ms}
+                {
+                    "step": timeline.step_of(wait.run),
+                    "kind": wait.kind,
+                    "site": wait.sender,
+                    "since_ms": wait.since_ms,
+                    "round": timeline.round_of(wait.run),
+                }
                 for wait in self._progress(record).waits
             ],
+            "training": training.panel(record, self._training(record), rounds),
             "protocols": timeline.protocols(record, rounds),
             "disclosures": revealed,
         }
 
     def _so_far(self, record: JobRecord) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         """The rounds of an open job, and what they revealed."""
-        arrivals = self.slots.arrivals(record.id)
-        return timeline.rounds(arrivals), timeline.revealed(record, arrivals)
+        arrivals, under_way = self.slots.arrivals_summed(record.id), training.under_way(self._training(record))
+        return timeline.rounds(arrivals, under_way), timeline.revealed(record, arrivals)
 
     def snapshot(self, job_id: str | None) -> Callable[[], Any]:
         """What a live stream asks for again and again."""
@@ -96,6 +105,13 @@ class Views:
         if record.state == "failed" and record.progress:
             return jobs_pb2.Progress.FromString(record.progress)
         return self.jobs.to_wire(record).progress if record.is_open else jobs_pb2.Progress()
+
+    def _training(self, record: JobRecord) -> jobs_pb2.Training | None:
+        """Also of a job that has ended."""
+        if record.is_open:
+            progress = self.jobs.to_wire(record).progress
+            return progress.training if progress.HasField("training") else None
+        return training_of(record)
 
     def _summary(self, record: JobRecord) -> dict[str, Any]:
         progress = self._progress(record)
@@ -110,6 +126,9 @@ class Views:
             "deadline_at_ms": record.deadline_at_ms,
             "ended_at_ms": record.ended_at_ms or None,
             "error": record.error,
+            "training": {"done": progress.training.done, "rounds": progress.training.rounds}
+            if record.is_open and progress.HasField("training")
+            else None,
             "progress": {
                 "step": timeline.step_of(first.run),
                 "round": progress.round,

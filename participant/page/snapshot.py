@@ -2,7 +2,7 @@
 
 import csv
 import io
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -16,6 +16,7 @@ from commonscale.errors import BadMessage, UnknownJob
 from commonscale.identity import fingerprint
 from commonscale.version import __version__
 from participant import approvals, policy
+from participant.attachment import WorkerView
 from participant.journal import SiteJob, SiteJobs
 from participant.page.trail import Left, Trail
 
@@ -46,6 +47,8 @@ class View:
     audit: AuditLog
     trail: Trail
     connection: Callable[[], Connection]
+    # None: no worker may attach here.
+    worker: Callable[[], WorkerView] | None
     # The last verification of the chain; the daemon does not start without one.
     verified: dict[str, Any]
 
@@ -61,6 +64,7 @@ class View:
             # With the transforms that it comes to, where it lists none.
             "policy": {**rules.model_dump(mode="json"), "transforms": policy.allowed_transforms(rules)},
             "data": [{"name": name, "file": source.path.name} for name, source in self.config.data.items()],
+            "worker": worker_now(self.worker(), rules.train.models) if self.worker is not None else None,
             "waiting": self._all_waiting(),
             "jobs": [self._row(job) for job in self.jobs.all(limit=NEWEST_JOBS)],
             "left": {"messages": self.trail.messages, "bytes": self.trail.bytes, "unread": round(self.trail.unread, 2)},
@@ -171,6 +175,16 @@ class View:
         """Check the whole chain."""
         self.verified = {"at_ms": now_ms(), **self.trail.verify(self.audit)}
         return self.verified
+
+
+def worker_now(found: WorkerView, pinned: Mapping[str, str]) -> dict[str, Any]:
+    """The site's ML worker. Its last error may show a cell: it goes nowhere but to this page."""
+    models = [
+        {"name": name, "digest": digest, "pinned": pinned.get(name) == digest, "in_policy": name in pinned}
+        for name, digest in sorted(found.models.items())
+    ]
+    # In hundredths: a finer share would be a change of its own again and again.
+    return {**asdict(found), "models": models, "share": round(found.share, 2)}
 
 
 def _name(job: SiteJob) -> str:

@@ -12,6 +12,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from tests.browser.conftest import Visitor
 from tests.browser.dashboards import SITES, WatchedFederation
+from tests.browser.trainings import TrainingFederation
 from tests.patience import eventually
 
 DIRECTORY = os.environ.get("COMMONSCALE_SCREENSHOTS", "")
@@ -42,13 +43,15 @@ def page(browser: Browser, federation: WatchedFederation) -> Iterator[Page]:
     assert visitor.complaints == []
 
 
-def shoot(page: Page, name: str, *, theme: str = "light", width: int = 1280, height: int | None = None) -> None:
+def shoot(
+    page: Page, name: str, *, of: str = "dashboard", theme: str = "light", width: int = 1280, height: int | None = None
+) -> None:
     """The whole page, or as much of it as fits the height."""
     page.emulate_media(color_scheme=theme)  # type: ignore[arg-type]
     page.set_viewport_size({"width": width, "height": height or 900})
     page.evaluate("scrollTo(0, 0)")
     page.wait_for_timeout(300)
-    path = Path(DIRECTORY) / f"dashboard-{name}.png"
+    path = Path(DIRECTORY) / f"{of}-{name}.png"
     small(Image.open(io.BytesIO(page.screenshot(full_page=height is None)))).save(path, optimize=True)
     assert path.stat().st_size < MAX_BYTES
 
@@ -111,3 +114,33 @@ def test_pictures(page: Page, federation: WatchedFederation) -> None:
     shoot(page, "overview-phone", width=400, height=1500)
     federation.go_on("south")
     expect(page.locator(f"[data-job={running}]")).to_contain_text("Done", timeout=60_000)
+
+
+def test_pictures_of_training(browser: Browser, tmp_path: Path) -> None:
+    """A training in its 24th round that awaits a site, and that site's page with its worker."""
+    with TrainingFederation(tmp_path) as federation:
+        error = federation.fail("could not convert 'unknown' to a number, in row 812").wire.error
+        site = error.split(" failed with")[0]
+        federation.hold(site, 24)
+        job_id = federation.train("readmission", rounds=30, observers=True)
+        outside = Visitor(browser, federation.origin)
+        page = outside.open("/login", reduced_motion="reduce")
+        page.get_by_label("Token").fill(federation.observer("ops"))
+        page.keyboard.press("Enter")
+        expect(page.locator("#connection")).to_have_text("Live")
+        page.goto(f"{federation.origin}/jobs/{job_id}")
+        expect(page.locator("[data-part=training]")).to_contain_text("24 of 30", timeout=120_000)
+        expect(page.locator(".awaited-list li")).to_have_count(1)
+        expect(page.locator(".awaited-list time")).to_have_text("3 s")
+        shoot(page, "training-light", height=1250)
+        shoot(page, "training-dark", theme="dark", height=1250)
+        shoot(page, "training-phone", width=400, height=1750)
+        inside = Visitor(browser, federation.site_origin(site))
+        page = inside.open("/login", reduced_motion="reduce")
+        page.get_by_label("Token").fill(federation.site_token(site))
+        page.keyboard.press("Enter")
+        expect(page.locator("#worker")).to_contain_text("round 24 of 30")
+        shoot(page, "worker-light", of="site-page", height=900)
+        outside.leave()
+        inside.leave()
+        assert outside.complaints + inside.complaints == []

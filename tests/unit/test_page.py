@@ -20,8 +20,10 @@ from commonscale.database import Database
 from commonscale.errors import ConfigError, UnknownJob
 from commonscale.pipeline import Pipeline
 from participant import approvals
+from participant.attachment import WorkerView
 from participant.journal import MIGRATIONS, SiteJob, SiteJobs
 from participant.page.app import STATIC
+from participant.page.snapshot import worker_now
 from participant.page.token import ensure_token, login, read_token, renew_token
 from participant.page.trail import Trail
 
@@ -206,7 +208,10 @@ def test_verifying_goes_on_while_the_daemon_writes(tmp_path: Path) -> None:
     stop = threading.Event()
 
     def write() -> None:
-        while not stop.is_set():
+        # Few enough that reading them all again and again ends also where the disk is fast.
+        for _ in range(400):
+            if stop.is_set():
+                return
             log.append("sent", run="job/0", kind="k" * 3000, receiver="south", bytes=1, sealed=True)
 
     writer = threading.Thread(target=write)
@@ -329,6 +334,18 @@ def jobs(tmp_path: Path) -> SiteJobs:
     for number in range(5):
         jobs.open(f"job-{number}", spec, "mona", 2_000_000_000_000)
     return jobs
+
+
+def test_a_worker_is_shown_with_what_the_policy_says_of_its_models() -> None:
+    """Pinned as it is, pinned as another, not named; how far it is, in hundredths."""
+    offered = {"risk": "a" * 64, "stay": "b" * 64, "toy": "c" * 64}
+    seen = WorkerView("working", "worker 1", offered, "risk: trains, round 2 of 9", 0.3712, "of <b>Miller</b>", 5)
+    found = worker_now(seen, {"risk": "a" * 64, "stay": "d" * 64})
+    assert [(model["name"], model["pinned"], model["in_policy"]) for model in found["models"]] == [
+        ("risk", True, True), ("stay", False, True), ("toy", False, False),
+    ]  # fmt: skip
+    assert (found["state"], found["share"], found["last_error"]) == ("working", 0.37, "of <b>Miller</b>")
+    assert json.dumps(found)
 
 
 def test_of_many_people_one_decides(jobs: SiteJobs) -> None:

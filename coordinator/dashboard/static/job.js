@@ -9,6 +9,7 @@ import { attr, el, keyed, parts, say } from "./dom.js";
 import { waitsBySite } from "./model.js";
 import { RoundTable } from "./rounds.js";
 import { Timeline } from "./timeline.js";
+import { roundUnderWay, TrainingPanel } from "./training.js";
 import { moment, plural, seconds, span } from "./units.js";
 import { adviceFor, jobLook, OPEN, setBadge, stepName } from "./words.js";
 
@@ -20,6 +21,7 @@ export class JobView {
     this.page = parts(root);
     this.rounds = new RoundTable(this.page);
     this.timeline = new Timeline(this.page, (round) => this.rounds.reveal(round));
+    this.training = new TrainingPanel(this.page);
     this.costs = new CostTable(this.page);
     this.disclosures = new DisclosureTable(this.page);
     this.job = null;
@@ -35,6 +37,7 @@ export class JobView {
     this.showFacts();
     this.showSteps();
     this.showEnding();
+    this.training.update(job);
     this.timeline.update(job);
     this.rounds.update(job);
     this.costs.update(job);
@@ -135,9 +138,12 @@ export class JobView {
     const open = OPEN.includes(job.state);
     const waits = [...waitsBySite(job).values()];
     const longest = waits.length ? now() - Math.min(...waits.map((wait) => wait.since_ms)) : 0;
-    const long = longest >= LONG_WAIT_MS;
+    // A worker may train for minutes: while it takes no longer than usual, nobody need look.
+    const long = longest >= Math.max(LONG_WAIT_MS, 2000 * (job.training?.mean_s ?? 0));
     attr(page.awaited, "hidden", !open);
-    const state = open && long ? `Waits for ${names(waits)}` : jobLook(job.state)[2];
+    const round = roundUnderWay(job);
+    const calm = round ? `Round ${round} of ${job.training.rounds}` : jobLook(job.state)[2];
+    const state = open && long ? `Waits for ${names(waits)}` : calm;
     document.title = `${state} – ${job.name || job.id} – commonscale`;
     if (!open) return;
     attr(page.awaited, "data-tone", long ? "warn" : "info");
@@ -165,6 +171,7 @@ function makeWait(wait) {
 function updateWait(node, wait) {
   const [, kind, step, since] = node.children;
   say(kind, wait.kind);
-  say(step, wait.step === null ? "since" : `of step ${wait.step}, since`);
+  const round = wait.round ? `, round ${wait.round}` : "";
+  say(step, wait.step === null ? "since" : `of step ${wait.step}${round}, since`);
   setStart(since, wait.since_ms);
 }

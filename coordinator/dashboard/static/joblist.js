@@ -99,7 +99,7 @@ function updateRow(row, job) {
   attr(sites, "title", job.sites.join(", "));
   say(submitted, moment(job.submitted_at_ms, now()));
   updateTook(took, job);
-  if (job.progress && OPEN.includes(job.state)) updateProgress(progress, job.progress);
+  if (job.progress && OPEN.includes(job.state)) updateProgress(progress, job.progress, job.training);
   else if (!job.error) progress.replaceChildren();
   else if (progress.textContent !== job.error)
     progress.replaceChildren(el("span", { class: "wrap clamp", title: job.error }, job.error));
@@ -116,8 +116,8 @@ function updateTook(node, job) {
   attr(node, "title", `deadline in ${span(job.deadline_at_ms - now())}`);
 }
 
-/** "waits for south: mean.Masked, 14 s". */
-function updateProgress(node, progress) {
+/** "south awaited in mean.Masked since 14 s"; of a training, in which round. */
+function updateProgress(node, progress, training) {
   if (!progress.awaited.length || !progress.since_ms) {
     say(node, progress.round ? `working after ${progress.round}` : "working");
     return;
@@ -127,6 +127,7 @@ function updateProgress(node, progress) {
   }
   const [who, what, since] = node.firstElementChild.children;
   say(who, progress.awaited.join(", "));
-  say(what, ` awaited in ${progress.round} since `);
+  const round = training && training.done < training.rounds ? `round ${training.done + 1} of ${training.rounds}` : "";
+  say(what, ` awaited in ${round || progress.round} since `);
   setStart(since, progress.since_ms);
 }

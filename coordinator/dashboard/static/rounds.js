@@ -46,7 +46,8 @@ export class RoundTable {
     );
     attr(this.page["no-rounds"], "hidden", this.groups.length > 0);
     const messages = job.rounds.reduce((sum, round) => sum + round.messages, 0);
-    say(this.page["rounds-summary"], `${plural(job.rounds.length, "round")}, ${plural(messages, "message")}.`);
+    const count = job.training ? "" : `${plural(job.rounds.length, "round")}, `;
+    say(this.page["rounds-summary"], `${count}${plural(messages, "message")}.`);
     if (atEnd) frame.scrollTop = frame.scrollHeight;
   }
 
@@ -116,7 +117,9 @@ export class RoundTable {
     const { began, took, bytes: size } = parts(row);
     const begun = round.first_ms !== null;
     say(began, begun ? `+${seconds((round.first_ms - this.job.submitted_at_ms) / 1000)}` : "–");
-    say(took, begun && round.messages > 1 ? seconds((round.last_ms - round.first_ms) / 1000) : "–");
+    // Of many rounds together, from the first message to the last says nothing.
+    const timed = begun && round.messages > 1 && !round.summed;
+    say(took, timed ? seconds((round.last_ms - round.first_ms) / 1000) : "–");
     say(size, begun ? bytes(round.bytes) : "–");
     for (const cell of row.querySelectorAll("[data-lane]"))
       updateCell(cell, round, cell.dataset.lane, this.job.ended_at_ms);
@@ -137,7 +140,9 @@ function updateGroup(node, group, open) {
   const took = begun.length
     ? Math.max(...begun.map((round) => round.last_ms)) - Math.min(...begun.map((round) => round.first_ms))
     : 0;
-  say(sums, begun.length ? `${plural(begun.length, "round")} · ${bytes(total)} · ${seconds(took / 1000)}` : "");
+  const messages = begun.reduce((sum, round) => sum + round.messages, 0);
+  const many = begun[0]?.rounds ? plural(messages, "message") : plural(begun.length, "round");
+  say(sums, begun.length ? `${many} · ${bytes(total)} · ${seconds(took / 1000)}` : "");
 }
 
 /** When a party's message came, that it is awaited (or was, to the end), or that this round has none of it. */
@@ -156,9 +161,10 @@ function updateCell(cell, round, lane, endedMs) {
     setStart(cell.querySelector("time"), since);
     return;
   }
-  const late = sent && sent.at_ms - round.first_ms >= LATE_MS;
+  const late = sent && !round.summed && sent.at_ms - round.first_ms >= LATE_MS;
   attr(cell, "data-late", Boolean(late));
-  say(cell, sent ? afterFirst(sent.at_ms - round.first_ms, Object.keys(round.senders).length) : "");
+  if (round.summed) say(cell, sent ? bytes(sent.bytes) : "");
+  else say(cell, sent ? afterFirst(sent.at_ms - round.first_ms, Object.keys(round.senders).length) : "");
 }
 
 function afterFirst(ms, senders) {

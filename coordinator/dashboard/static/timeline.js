@@ -17,6 +17,7 @@ const CHAR = 6.3; // the width of a letter, to keep names from overlapping
 const WAIT = 116; // room for "awaited 12 min 34 s"
 const DENSE = 14; // less room a round: smaller marks
 const MAX_ZOOM = 64;
+const SUMMED_POINTS = 12; // many rounds in one block take as much room as so many messages
 
 export class Timeline {
   /** `onPick` is called with the key of a round that is clicked. */
@@ -115,7 +116,10 @@ export class Timeline {
     this.from = job.submitted_at_ms;
     this.to = Math.max(job.ended_at_ms ?? now(), ...job.rounds.map((round) => round.last_ms));
     const times = new Set([this.from, this.to, ...job.awaiting.map((wait) => wait.since_ms)]);
-    for (const round of job.rounds) for (const sent of Object.values(round.senders)) times.add(sent.at_ms);
+    for (const round of job.rounds) {
+      if (round.summed) for (const at of evenly(round.first_ms, round.last_ms, SUMMED_POINTS)) times.add(at);
+      else for (const sent of Object.values(round.senders)) times.add(sent.at_ms);
+    }
     const inside = [...times].filter((at) => at >= this.from && at <= this.to).sort((a, b) => a - b);
     this.scale = makeScale(inside, this.width - 2 * EDGE, this.shortened, job.awaiting.length ? WAIT : 0);
     return (ms) => Math.round((EDGE + this.scale.place(ms)) * 10) / 10;
@@ -151,7 +155,10 @@ export class Timeline {
         const begun = rounds.filter((round) => round.first_ms !== null);
         const from = this.place(Math.min(...begun.map((round) => round.first_ms))) - 6;
         const to = this.place(Math.max(...begun.map((round) => round.last_ms))) + 6;
-        return { key, title, from, to, end: from + title.length * (CHAR + 0.7) + 12, some: begun.length > 0 };
+        const length = title.length * (CHAR + 0.7) + 12;
+        // A title that would leave the drawing begins before its group.
+        const at = Math.max(0, Math.min(from, this.width - length));
+        return { key, title, from, to, at, end: at + length, some: begun.length > 0 };
       })
       .filter((group) => group.some);
     keyed(
@@ -165,7 +172,7 @@ export class Timeline {
     // Where two titles would overlap, the wider group keeps its own.
     const titled = [];
     for (const group of [...shown].sort((a, b) => b.to - b.from - (a.to - a.from))) {
-      if (titled.every((other) => group.end <= other.from || group.from >= other.end)) titled.push(group);
+      if (titled.every((other) => group.end <= other.at || group.at >= other.end)) titled.push(group);
     }
     keyed(
       this.layers.titles,
@@ -173,14 +180,16 @@ export class Timeline {
       (group) => group.key,
       () => svg("text"),
       (node, group) => {
-        place(node, { x: group.from + 6, y: 18 });
+        place(node, { x: group.at + 6, y: 18 });
         say(node, group.title);
       },
     );
   }
 
   drawRounds() {
-    const rounds = this.groups.flatMap((group) => group.rounds).filter((round) => round.first_ms !== null);
+    // Rounds that are added up are a block without marks.
+    const all = this.groups.flatMap((group) => group.rounds);
+    const rounds = all.filter((round) => round.first_ms !== null && !round.summed);
     keyed(
       this.layers.rounds,
       rounds,
@@ -312,6 +321,9 @@ export class Timeline {
     attr(page["zoom-out"], "aria-disabled", String(this.zoom <= 1));
   }
 }
+
+const evenly = (from, to, count) =>
+  Array.from({ length: count }, (_, index) => Math.round(from + ((to - from) * index) / (count - 1)));
 
 function place(node, numbers) {
   for (const [name, value] of Object.entries(numbers)) attr(node, name, value);

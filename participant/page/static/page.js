@@ -8,6 +8,7 @@ import { follow } from "./live.js";
 import { JobsView } from "./sitejobs.js";
 import { bytes, date, daysUntil, moment, plural } from "./units.js";
 import { WaitingView } from "./waiting.js";
+import { WorkerView } from "./worker.js";
 
 const RENEW_DAYS = 30;
 
@@ -15,6 +16,7 @@ const $ = (id) => document.getElementById(id);
 const waiting = new WaitingView();
 const jobs = new JobsView();
 const audit = new AuditView();
+const worker = new WorkerView($("worker"));
 let state = null;
 
 function update(fresh) {
@@ -28,6 +30,7 @@ function update(fresh) {
   waiting.update(state.waiting, state.jobs);
   jobs.update(state.jobs);
   say($("totals"), totals());
+  worker.update(state.worker);
   facts($("policy"), policy(state.policy));
   facts($("connection"), connection(state.connection));
   facts($("data"), state.data.map((source) => [source.name, source.file]));
