@@ -12,9 +12,9 @@ from commonscale.pipeline import Pipeline
 
 
 def usage(federation: LocalFederation) -> dict[str, float]:
-    """CPU seconds of all daemons, and round messages' bytes of all sites."""
+    """CPU seconds of all daemons and workers, and round messages' bytes of all sites."""
     totals = {"cpu": 0.0, "sent": 0.0, "received": 0.0}
-    for process in (*federation.coordinators(), *federation.participants.values()):
+    for process in (*federation.coordinators(), *federation.participants.values(), *federation.workers.values()):
         assert process.process is not None
         times = psutil.Process(process.process.pid).cpu_times()
         totals["cpu"] += times.user + times.system

@@ -96,6 +96,14 @@ def test_unknown_methods_are_refused(command: str) -> None:
     assert "minimax" in done.output
 
 
+@pytest.mark.parametrize("numbers", ["", "many", "1000,0", "1000,,2000"])
+def test_bench_training_wants_numbers_of_parameters(numbers: str) -> None:
+    """Before anything is started."""
+    done = CliRunner().invoke(app, ["training", "--parameters", numbers])
+    assert done.exit_code == 2
+    assert "--parameters" in done.output
+
+
 def test_every_operation_is_measured_at_every_role(tmp_path: Path) -> None:
     """All roles go through the same operations to their end."""
     federation = Federation(tmp_path, SITES)

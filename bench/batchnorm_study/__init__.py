@@ -1,0 +1,1 @@
+"""What BatchNorm is worth when sites differ or lie: the study of "Federated BatchNorm"."""
