@@ -40,7 +40,11 @@ def write(path: Path, what: str, packages: list[dict[str, Any]]) -> None:
 def main() -> None:
     """Both files."""
     project = tomli.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    needed = resolve(project["project"]["dependencies"], "--constraint", "requirements.lock")
+    worker = tomli.loads((ROOT / "worker" / "pyproject.toml").read_text(encoding="utf-8"))
+    # The worker's package is built from this tree, like the project itself.
+    ours = worker["project"]["name"]
+    wanted = [*project["project"]["dependencies"], *worker["project"]["dependencies"]]
+    needed = resolve([name for name in wanted if name != ours], "--constraint", "requirements.lock")
     write(ROOT / "deploy" / "requirements.txt", "What the daemons need.", needed)
     build = resolve(project["build-system"]["requires"])
     write(ROOT / "deploy" / "requirements-build.txt", "What builds the package.", build)

@@ -2,7 +2,8 @@
 
 operator        makes the consortium's CA and signs the requests that it expects
 enrol NAME      makes a key that stays in this member's volume, sends the request, installs the certificate
-analyst         submits the demo's job, shows its progress, compares the result with the pooled table
+analyst         submits the demo's job, shows its progress, compares the result with the pooled table, and the trained
+                model with those that each hospital would have alone
 
 Only requests and certificates cross the volume `mail`; the CA's fingerprint comes by another one, `telephone`.
 """

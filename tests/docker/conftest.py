@@ -111,7 +111,8 @@ def patient(stack: Stack) -> Stack:
     """The same federation, in which jobs wait for a person at west, and quick encryption is allowed."""
     for site in SITES:
         path = stack.directory / "deploy" / "compose" / f"{site}.toml"
-        text = path.read_text() + 'test_profile = true\nmethods = ["masks", "shares", "ckks"]\n'
+        quick = '[policy]\ntest_profile = true\nmethods = ["masks", "shares", "ckks"]\n'
+        text = path.read_text().replace("[policy]\n", quick)
         if site == "west":
             text = text.replace('approval = "automatic"', 'approval = "manual"')
         # In place: the container has the file, not its name.

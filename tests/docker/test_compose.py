@@ -18,6 +18,7 @@ from tests.docker.engine import IMAGES, SITES, Stack, docker, run, until
 from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.docker
+WORKERS = [f"{site}-worker" for site in SITES]
 
 
 def assert_as_pooled(analyst: Analyst, job: dict[str, object], rtol: float = 1e-12) -> None:
@@ -39,7 +40,33 @@ def test_up_ends_with_the_demo_done(stack: Stack) -> None:
     assert "the same at all sites: yes." in text
     assert "One number per category at all hospitals that have it: yes." in text
     assert re.search(r"size_class .*together", text)
-    stack.await_healthy("coordinator", *SITES)
+    stack.await_healthy("coordinator", *SITES, *WORKERS)
+
+
+def test_up_trains_a_model(stack: Stack) -> None:
+    """As good as one of the pooled table, better than any hospital's own; all have it, and no rows are left."""
+    text = stack.logs("analyst")
+    (line,) = re.findall(r"^ *accuracy (.*)$", text, re.M)
+    pooled, together, *alone = (float(part.rstrip("%")) for part in line.split())
+    assert len(alone) == len(SITES)
+    assert together >= 98
+    assert abs(together - pooled) < 2.5
+    assert together > max(alone)
+    assert "The same model at all hospitals: yes." in text
+    for site in SITES:
+        stack.execute(site, "sh", "-c", "ls /var/lib/commonscale/results/*/model.safetensors")
+        assert stack.execute(site, "ls", "/var/lib/commonscale/scratch").stdout.split() == ["worker.sock"]
+
+
+def test_a_worker_has_nothing_but_its_socket(stack: Stack) -> None:
+    """No network, no table, no key, no state of its participant; what they share it cannot write."""
+    for worker in WORKERS:
+        assert stack.execute(worker, "ls", "/sys/class/net").stdout.split() == ["lo"]
+        assert stack.execute(worker, "find", "/data", "/etc/commonscale", "-type", "f").stdout == ""
+        assert stack.execute(worker, "ls", "/var/lib/commonscale").stdout.split() == ["results", "scratch"]
+        assert stack.execute(worker, "ls", "/var/lib/commonscale/results").stdout == ""
+        assert stack.execute(worker, "touch", "/var/lib/commonscale/scratch/x", check=False).returncode != 0
+        assert "attached to" in stack.logs(worker)
 
 
 def test_results_are_kept_in_volumes(stack: Stack) -> None:
@@ -139,7 +166,7 @@ def test_up_again_needs_no_second_enrolment(stack: Stack) -> None:
 
 def test_daemons_run_without_rights(stack: Stack) -> None:
     """A user without a name, no capability, no new ones, nothing to write to but volumes, no compiler."""
-    for service in ("coordinator", "north"):
+    for service in ("coordinator", "north", "north-worker"):
         status = stack.execute(service, "cat", "/proc/1/status").stdout
         assert re.search(r"^Uid:\s+10001\s+10001\s+10001\s+10001$", status, re.M)
         assert re.search(r"^CapEff:\s+0+$", status, re.M)
@@ -164,6 +191,9 @@ def test_sigterm_drains(stack: Stack, service: str) -> None:
     assert '"draining"' in stack.logs(service) or '"stopping"' in stack.logs(service)
     docker("start", stack.container(service))
     stack.await_healthy(service)
+    if service == "north":
+        # Its worker ended with it, and is attached to the new one.
+        until("a worker", lambda: stack.logs(service).count('"worker attached"') == 2)
 
 
 def test_a_cut_network_heals(patient: Stack, analyst: Analyst) -> None:
@@ -241,10 +271,10 @@ def test_a_full_disk_pauses_jobs(patient: Stack, analyst: Analyst) -> None:
         assert "Traceback" not in told
 
 
-def test_the_worker_image_runs_the_studies(images: dict[str, str]) -> None:
-    """What trains is there; a daemon of its own is not."""
+def test_the_worker_image_has_what_trains(images: dict[str, str]) -> None:
+    """Its command, the libraries that it trains with, and a user without rights."""
     hardened = ("--rm", "--read-only", "--tmpfs", "/tmp", "--cap-drop", "ALL", "--network", "none")
-    assert "normalization-study" in docker("run", *hardened, images["worker"], "--help")
-    code = "import worker.training, worker.averaging, os; print(os.getuid())"
+    assert "check" in docker("run", *hardened, images["worker"], "--help")
+    code = "import commonscale_worker.attaching, sklearn.linear_model, os; print(os.getuid())"
     done = run("docker", "run", *hardened, "--entrypoint", "python", images["worker"], "-c", code, check=False)
     assert done.stdout.strip() == "10001", done.stderr

@@ -54,7 +54,10 @@ def test_a_wrong_set_up_ends_with_a_sentence(images: dict[str, str], written: Pa
     [
         ("coordinator", "import psycopg, openfhe; assert psycopg.pq.__impl__ == 'binary'"),
         ("participant", "import duckdb, openfhe, pyarrow.parquet; assert duckdb.sql('SELECT 1').fetchall() == [(1,)]"),
-        ("worker", "import bench.normalization_study, worker.training, worker.averaging"),
+        (
+            "worker",
+            "import bench.normalization_study, commonscale_worker.networks.training, commonscale_worker.attaching",
+        ),
     ],
 )
 def test_each_image_has_what_it_loads(images: dict[str, str], target: str, code: str) -> None:

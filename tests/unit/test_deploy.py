@@ -21,6 +21,7 @@ from packaging.utils import canonicalize_name
 from commonscale import config, probe
 from commonscale.cli.examination import load_any
 from commonscale.config import CoordinatorConfig, ParticipantConfig
+from commonscale.localnet import Worker
 from tests.patience import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
@@ -81,7 +82,8 @@ def test_the_images_packages_are_those_of_the_lock_file() -> None:
     assert {name: versions.get(name) for name in installed} == installed
     project = tomli.loads((ROOT / "pyproject.toml").read_text())["project"]
     needed = {canonicalize_name(Requirement(text).name) for text in project["dependencies"]}
-    assert needed <= installed.keys()
+    # The worker's package is built from this tree, and installed like the project itself.
+    assert needed - {"commonscale-worker"} <= installed.keys()
     assert not {"pytest", "mypy", "ruff"} & installed.keys()
 
 
@@ -130,6 +132,33 @@ def test_hospitals_share_no_network() -> None:
         others = {name for name, service in content["services"].items() if site in service.get("networks", [])}
         assert others == {site, "coordinator", "prometheus"}
     assert content["services"]["prometheus"]["profiles"] == ["monitoring"]
+
+
+@pytest.mark.parametrize("site", ["north", "east", "south", "west"])
+def test_a_worker_shares_one_volume_with_its_participant(site: str) -> None:
+    """Read-only and under the same path, with the socket in it; no network, no key, no table."""
+    services = compose()["services"]
+    worker, (volume,) = services[f"{site}-worker"], services[f"{site}-worker"]["volumes"]
+    assert worker["network_mode"] == "none"
+    assert not {"networks", "ports", "environment", "user"} & worker.keys()
+    assert volume.endswith(":ro")
+    assert volume.removesuffix(":ro") in services[site]["volumes"]
+    name, path, _ = volume.split(":")
+    sharing = {other for other, service in services.items() if any(name in v for v in service.get("volumes", []))}
+    assert sharing == {site, f"{site}-worker"}
+    settings = config.load(ParticipantConfig, DEPLOY / "compose" / f"{site}.toml")
+    assert settings.worker is not None
+    assert path == str(settings.state / "scratch")
+    assert settings.worker.listen == f"ipc://{path}/worker.sock"
+    assert worker["command"][-2:] == ["--socket", f"{path}/worker.sock"]
+
+
+@pytest.mark.parametrize("site", ["north", "east", "south", "west"])
+def test_the_hospitals_pin_the_model_that_their_workers_offer(site: str) -> None:
+    """Another release, or another word in that file, is another digest: it goes into deploy/compose/*.toml."""
+    settings = config.load(ParticipantConfig, DEPLOY / "compose" / f"{site}.toml")
+    _, module, *_ = compose()["services"][f"{site}-worker"]["command"]
+    assert settings.policy.train.models == Worker.of(module).models
 
 
 def test_ports_are_published_on_the_loopback_only() -> None:
