@@ -3,6 +3,7 @@
 `python docs/generate.py` writes it; a test compares.
 """
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args
@@ -12,9 +13,13 @@ from commonscale.reveal import Reveal
 from commonscale.transforms import TRANSFORMS, Transform
 
 PAGE = Path(__file__).parent / "disclosures.md"
-SITES = 4
+SITES = 5
 # Options without which a transform cannot be asked for.
-REQUIRED: dict[str, dict[str, Any]] = {"target": {"target": "outcome"}, "fasttext": {"model": "words"}}
+REQUIRED: dict[str, dict[str, Any]] = {
+    "target": {"target": "outcome"},
+    "fasttext": {"model": "words"},
+    "train": {"model": "risk", "target": "outcome"},
+}
 # Options that change what is revealed, beside the method.
 _IDENTIFIERS: list[dict[str, Any]] = [
     {"method": "apsi", "both_directions": True},
@@ -26,6 +31,13 @@ FURTHER: dict[str, list[dict[str, Any]]] = {
     "onehot": _ENCODED,
     "ordinal": _ENCODED,
     "target": [*_IDENTIFIERS, {"means": "local"}],
+    "train": [
+        {"init": "site:north"},
+        {"observers": True},
+        {"batchnorm": "fbn", "robust": {"rule": "median", "method": "counts"}},
+        {"batchnorm": "fbn", "robust": {"rule": "median"}},
+        {"robust": {"rule": "median", "of": "updates"}, "model_for": "everyone"},
+    ],
 }
 # Of transforms that compute under encryption: a method that does, and options that reveal something more, or else.
 ENCRYPTED = {"zscore": "ckks", "minmax": "tree", "maxabs": "tree", "robust": "private", "quantiles": "private"}
@@ -35,6 +47,8 @@ UNDER_ENCRYPTION: dict[str, dict[str, Any]] = {
     "`max_abs` declared": {"max_abs": [1000.0]},
 }
 
+_TRAINED: dict[str, dict[str, Any]] = {"masks": {}, "shares": {"method": "shares", "model_for": "everyone"}}
+
 HEAD = """# What every transform reveals
 
 Made from the code by `python docs/generate.py`; a test compares. A line of this table, of the approval page and of a
@@ -43,7 +57,8 @@ be opened that no line speaks of. *May* marks what is opened only where what was
 parentheses say with which methods or options, where not with all. Every job also reveals, to everyone, each site's
 verdict on the job and the names and types of the requested columns.
 
-*Everyone* is the coordinator, the analyst and all sites of the job.
+*Everyone* is the coordinator, the analyst and all sites of the job; *observers* are those who may look at the
+coordinator's dashboard.
 
 | transform | what is opened, and to whom |
 |---|---|
@@ -89,12 +104,14 @@ def _choices(name: str, kind: type[Transform]) -> Iterator[tuple[str, dict[str, 
     field = kind.model_fields.get("method")
     methods = get_args(field.annotation) if field is not None else ()
     for method in methods:
-        if method not in ("auto", "ring") or (method == "ring" and name != "target"):
+        if name == "train":
+            yield f"`{method}`" if method == "masks" else '`model_for = "everyone"`', _TRAINED[method]
+        elif method not in ("auto", "ring") or (method == "ring" and name != "target"):
             yield f"`{method}`", {"method": method}
     if not methods:
         yield "any options", {}
     for options in FURTHER.get(name, ()):
-        yield "`" + ", ".join(f"{key} = {value!r}" for key, value in options.items()).replace("'", '"') + "`", options
+        yield "`" + ", ".join(f"{key} = {json.dumps(value)}" for key, value in options.items()) + "`", options
 
 
 if __name__ == "__main__":
