@@ -15,7 +15,7 @@ IN_PARALLEL := -n $(PARALLEL) --dist loadfile --no-loadscope-reorder
 PROTOS := $(wildcard proto/commonscale/v1/*.proto)
 WORKER_PROTOS := $(wildcard proto/commonscale_worker/v1/*.proto)
 
-.PHONY: help demo torch test test-worker test-long test-crash test-fuzz test-browser test-docker check format proto lock clean
+.PHONY: help demo torch environments test test-worker test-long test-crash test-fuzz test-browser test-docker check format proto lock clean
 
 help:  ## This list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -46,6 +46,9 @@ $(OLDEST)/.ready: worker/pyproject.toml
 	@$(OLDEST_PYTHON) -m venv $(OLDEST)
 	@$(OLDEST)/bin/pip install --quiet --disable-pip-version-check scikit-learn pytest pytest-xdist -e worker
 	@touch $@
+
+# All of them at a time: `make -j environments`.
+environments: $(READY) $(TORCH)/.ready $(OLD_PROTOC)/.ready $(if $(OLDEST_PYTHON),$(OLDEST)/.ready)
 
 # Without the fixtures of other tests, which need the daemons' environment.
 WORKER_TESTS := -n $(PARALLEL) --confcutdir=tests/worker tests/worker

@@ -12,12 +12,13 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from commonscale import config
 from commonscale.config import AnalystConfig, Tls
 from commonscale.errors import CommonscaleError
 from commonscale.files import replace_file
+from commonscale.forking import ForkedProgram
 from commonscale.identity import Identity, Role
 from commonscale.names import LEAF_DAYS
 from commonscale.pki import CertificateAuthority, create_request, load_request, pem
@@ -41,14 +42,19 @@ class Process:
         self.log_path = directory / "log.jsonl"
         # Where it says its ports.
         self.ready_path = directory / "ready.json"
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: subprocess.Popen[bytes] | ForkedProgram | None = None
 
-    def start(self, environment: Mapping[str, str] | None = None) -> None:
+    def start(self) -> None:
         """Start it, without waiting."""
         self.ready_path.unlink(missing_ok=True)
+        self._launch([*self.command, "--ready-file", str(self.ready_path)])
+
+    def _launch(self, command: Sequence[str]) -> None:
+        if LocalFederation.forks and ForkedProgram.can_run(command):
+            self.process = ForkedProgram(command, self.log_path)
+            return
         with self.log_path.open("ab") as log:
-            command = [*self.command, "--ready-file", str(self.ready_path)]
-            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment)
+            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 
     def wait_ready(self) -> dict[str, int]:
         """Its ports, once it serves."""
@@ -104,6 +110,8 @@ class LocalFederation:
     """A coordinator and participants in one directory; starts and stops them all."""
 
     blob_store = "files"
+    # Whether daemons begin as forks of one process (commonscale.forking): they are there at once.
+    forks: ClassVar[bool] = False
 
     def __init__(
         self, directory: Path, data: Mapping[str, Path | Mapping[str, Path]], *,
@@ -248,13 +256,10 @@ class LocalFederation:
 class WorkerProcess(Process):
     """A worker has no ports."""
 
-    def start(self, environment: Mapping[str, str] | None = None) -> None:
+    def start(self) -> None:
         """Start it, without waiting."""
         self.directory.mkdir(parents=True, exist_ok=True)
-        with self.log_path.open("ab") as log:
-            self.process = subprocess.Popen(
-                self.command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment
-            )
+        self._launch(self.command)
 
 
 def _write(path: Path, keys: Mapping[str, Any], **tables: Mapping[str, Any]) -> None:

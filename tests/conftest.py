@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from commonscale.localnet import LocalFederation
 from tests.patience import PATIENCE_S
 
 # Examples share one machine with daemons of other tests: no time limit per example, same examples every time.
@@ -19,6 +20,9 @@ settings.register_profile(
     "commonscale", deadline=None, derandomize=True, max_examples=30, suppress_health_check=list(HealthCheck)
 )
 settings.load_profile("commonscale")
+
+# Hundreds of daemons, each there in a tenth of the time.
+LocalFederation.forks = True
 
 
 # Two processes share the files of a run: one that takes minutes must not be the last to begin.

@@ -31,9 +31,11 @@ def coordinator(config_path: CoordinatorOption, ready_file: ReadyOption = None, 
     """Run the coordinator until it is told to stop."""
     _begin(verbose)
     from commonscale import config
+
+    loaded = config.load(config.CoordinatorConfig, config_path)
     from coordinator.daemon import Coordinator
 
-    daemon = Coordinator(config.load(config.CoordinatorConfig, config_path), config_path.parent)
+    daemon = Coordinator(loaded, config_path.parent)
     run(lambda: daemon.run(ready_file))
 
 
@@ -41,9 +43,12 @@ def participant(config_path: ParticipantOption, ready_file: ReadyOption = None, 
     """Run a site's participant until it is told to stop."""
     _begin(verbose)
     from commonscale import config
+
+    # Before the libraries: a fault in the file is seen at once.
+    loaded = config.load(config.ParticipantConfig, config_path)
     from participant.daemon import Participant
 
-    daemon = Participant(config.load(config.ParticipantConfig, config_path))
+    daemon = Participant(loaded)
     run(lambda: daemon.run(ready_file))
 
 

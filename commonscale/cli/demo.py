@@ -39,6 +39,7 @@ def demo(
     from commonscale.cli.demo_training import worker
     from commonscale.localnet import LocalFederation
 
+    LocalFederation.forks = True
     with tempfile.TemporaryDirectory() as scratch:
         directory = keep or Path(scratch)
         hospitals = Hospitals.split_by_diagnosis()

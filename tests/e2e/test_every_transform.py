@@ -127,6 +127,8 @@ def everything(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Everything]
     policy = {**ENCRYPTION, "methods": methods, "transforms": list(TRANSFORMS)}
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MODULES_FILE", str(directory / "modules.json"))
+        # A fork would have loaded what others need; and here no two daemons have the same seed for their hashes.
+        patch.setattr(LocalFederation, "forks", False)
         with Everything(
             directory, data, policies=dict.fromkeys(SITES, policy), entry={"coordinator": ENTRY},
             models={"tiny": model}, workers=dict.fromkeys(SITES, Worker.of(LINEAR)),

@@ -3,12 +3,14 @@
 from pathlib import Path
 
 import psutil
+import pytest
 
 from commonscale.localnet import LocalFederation
 
 
-def test_a_started_coordinator_holds_no_library_that_fits(tmp_path: Path) -> None:
+def test_a_started_coordinator_holds_no_library_that_fits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither scikit-learn nor SciPy nor pyarrow nor OpenFHE is in its memory; gRPC is, so one would be seen."""
+    monkeypatch.setattr(LocalFederation, "forks", False)
     federation = LocalFederation(tmp_path, {})
     federation.start_coordinator()
     try:
