@@ -90,6 +90,8 @@ def test_a_session_survives_its_daemons(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rounds: int, kills_each: int
 ) -> None:
     """Sums of 100,000 numbers; every daemon is killed at random moments, often two at once."""
+    # A fork would have read `quantiles` into its pipelines before the session takes its place.
+    monkeypatch.setattr(LocalFederation, "forks", False)
     monkeypatch.setenv("SESSION", f"{rounds},{LENGTH},1")
     data = {site: write_csv(tmp_path / f"{site}.csv", ["x"], np.ones((20, 1))) for site in SITES}
     entry = {name: [sys.executable, "-m", "tests.e2e.session_daemon", role] for name, role in (
