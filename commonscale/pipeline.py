@@ -87,11 +87,15 @@ class Pipeline(Section):
         texts: dict[str, None] = {}
         complete: dict[str, None] = {}
         made: set[str] = set()
+        filled: set[str] = set()
         for step in self.steps:
             numeric |= dict.fromkeys(column for column in step.numeric_columns if column not in made)
             if not step.takes_missing:
-                # What is missing in the table is missing after every step on numbers; identifiers lack none.
-                complete |= dict.fromkeys(column for column in step.numeric_columns if column in numeric)
+                # What is missing in the table is missing after every step on numbers that does not fill it;
+                # identifiers lack none.
+                needed = [column for column in step.numeric_columns if column not in filled]
+                complete |= dict.fromkeys(column for column in needed if column in numeric)
+            filled |= set(step.columns) if step.fills else set()
             texts |= dict.fromkeys(column for column in step.text_columns if column not in made)
             made |= set(step.columns) if step.produces else set()
         return list(numeric), list(texts), list(complete)

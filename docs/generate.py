@@ -31,6 +31,9 @@ FURTHER: dict[str, list[dict[str, Any]]] = {
     "onehot": _ENCODED,
     "ordinal": _ENCODED,
     "target": [*_IDENTIFIERS, {"means": "local"}],
+    "kbins": [{"strategy": "uniform"}],
+    "spline": [{"knots": "quantile"}],
+    "impute": [{"strategy": "median"}, {"strategy": "constant"}, {"add_indicator": True}],
     "train": [
         {"init": "site:north"},
         {"observers": True},
@@ -109,7 +112,7 @@ def _choices(name: str, kind: type[Transform]) -> Iterator[tuple[str, dict[str, 
         elif method not in ("auto", "ring") or (method == "ring" and name != "target"):
             yield f"`{method}`", {"method": method}
     if not methods:
-        yield "any options", {}
+        yield "by default", {}
     for options in FURTHER.get(name, ()):
         yield "`" + ", ".join(f"{key} = {json.dumps(value)}" for key, value in options.items()) + "`", options
 

@@ -55,6 +55,8 @@ class NumpySource:
 
     def _answer(self, query: Query[Any], present: list[np.ndarray]) -> Any:
         match query:
+            case queries.RowCount():
+                return len(self.rows)
             case queries.Sums():
                 return np.array([[len(x), x.sum(), np.square(x).sum()] for x in present]).T
             case queries.Deviations():

@@ -14,8 +14,9 @@ TRUSTED = (
     "commonscale.estimators.text_encoders.FastTextEncoder",
     "commonscale.estimators.text_encoders.ModNormEncoder",
     "commonscale.estimators.text_encoders.RollingHashEncoder",
-    # Some of scikit-learn's own hold one: SimpleImputer, KBinsDiscretizer.
+    # Some of scikit-learn's own hold one: SimpleImputer, KBinsDiscretizer; and SplineTransformer holds curves.
     "numpy.dtype",
+    "scipy.interpolate._bsplines.BSpline",
 )
 
 

@@ -28,6 +28,7 @@ from commonscale.sources import queries
 from commonscale.statistics import bounds
 from commonscale.statistics.search import digit_bits, smallest_keys
 
+RANGE = Reveal("range", "pooled minimum and maximum of each column")
 # Under encryption a difference below this part of a column's bound is noise.
 _PRECISION = 2e-5
 
@@ -41,11 +42,11 @@ class Extremes:
 
 
 async def extremes(
-    pool: Pool, reveal: Reveal, columns: Sequence[str], method: str = "search", ckks: CkksOptions | None = None
+    pool: Pool, columns: Sequence[str], method: str = "search", ckks: CkksOptions | None = None
 ) -> Extremes:
     """Minima and maxima."""
     if method != "search":
-        return await _under_encryption(pool, reveal, columns, method, ckks or CkksOptions())
+        return await _under_encryption(pool, columns, method, ckks or CkksOptions())
     answer = pool.ask(queries.Extremes(tuple(columns)))
 
     def mine() -> Keys:
@@ -53,15 +54,13 @@ async def extremes(
         lowest = np.where(np.isnan(low), NO_VALUE, to_keys(np.nan_to_num(low)))
         return np.concatenate([lowest, bounds.complements(high)])
 
-    found = await smallest_keys(pool, reveal, 2 * len(columns), mine)
+    found = await smallest_keys(pool, RANGE, 2 * len(columns), mine)
     minima, complements = np.split(found, 2)
     maxima = np.where(complements == NO_VALUE, NO_VALUE, ~complements)
     return Extremes(from_keys(minima), from_keys(maxima))
 
 
-async def _under_encryption(
-    pool: Pool, reveal: Reveal, columns: Sequence[str], method: str, ckks: CkksOptions
-) -> Extremes:
+async def _under_encryption(pool: Pool, columns: Sequence[str], method: str, ckks: CkksOptions) -> Extremes:
     found = await bounds.magnitudes(pool, columns, ckks.max_abs)
     answer = pool.ask(queries.Extremes(tuple(columns)))
 
@@ -72,7 +71,7 @@ async def _under_encryption(
 
     layout = minmax.layout(method, len(pool.sites), len(columns), ckks.profile)
     async with pool.circuit(ckks, "comparison", minmax.rotations(method, layout)) as circuit:
-        result = await minmax.METHODS[method](circuit, reveal, layout, mine)
+        result = await minmax.METHODS[method](circuit, RANGE, layout, mine)
     largest, negated = np.split(result, 2)
     high, low = found.bounds * largest, -found.bounds * negated
     # Columns without spread get one value for both.

@@ -28,6 +28,7 @@ coordinator; `private` reveals n and the answers' digits alone.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,12 +45,16 @@ from commonscale.statistics.search import KeySearch
 from crypto.ckks.sign import sign
 
 MAX_DIGIT_BITS = 16
-MEDIAN = 0.5
+# Where method "binary" stops.
+EPSILON = 1e-4
+
+# Between 0 and 1, interpolated as numpy does; or the median, for which numpy takes the mean of the middle two.
+Level = float | Literal["median"]
+MEDIAN: Literal["median"] = "median"
 
 COUNT = Reveal("n", "pooled count of present values of each column")
 AT_CUTS = Reveal("search", "pooled quantiles of each column, and pooled counts at the cuts of the search")
 DIGITS = Reveal("digits", "pooled quantiles of each column, digit by digit")
-RANGE = Reveal("range", "pooled minimum and maximum of each column")
 HALVES = Reveal(
     "halves", "pooled quantiles of each column, and pooled counts below and above the middles of the search"
 )
@@ -63,11 +68,17 @@ class Quantiles:
     values: Floats
 
 
+def percent(numbers: NDArray[np.floating[Any]]) -> list[Level]:
+    """Levels in percent, divided as numpy does: the last digit decides between which neighbours a quantile lies."""
+    return [float(number) for number in numbers / 100]
+
+
 async def quantiles(
-    pool: Pool, columns: Sequence[str], levels: Sequence[float], method: str, ckks: CkksOptions, epsilon: float
-) -> Quantiles:
-    """The quantiles at some levels between 0 and 1."""
-    names = tuple(columns)
+    pool: Pool, columns: Sequence[str], levels: Sequence[Level], method: str = "masks",
+    ckks: CkksOptions | None = None, epsilon: float = EPSILON,
+) -> Quantiles:  # fmt: skip
+    """The quantiles at some levels."""
+    names, ckks = tuple(columns), ckks or CkksOptions()
     if method == "private":
         counts, found = await _private(pool, names, levels, ckks)
     elif method == "binary":
@@ -78,7 +89,7 @@ async def quantiles(
 
 
 async def _by_counts(
-    pool: Pool, columns: tuple[str, ...], levels: Sequence[float], method: str, ckks: CkksOptions
+    pool: Pool, columns: tuple[str, ...], levels: Sequence[Level], method: str, ckks: CkksOptions
 ) -> tuple[Integers, Floats]:
     async with pool.counter(method, ckks) as counter:
         counts = await counter.count(COUNT, all_values(columns))  # 1.
@@ -90,7 +101,7 @@ async def _by_counts(
 
 
 async def _private(
-    pool: Pool, columns: tuple[str, ...], levels: Sequence[float], ckks: CkksOptions
+    pool: Pool, columns: tuple[str, ...], levels: Sequence[Level], ckks: CkksOptions
 ) -> tuple[Integers, Floats]:
     counts = await pool.count(COUNT, all_values(columns))  # 1.
     async with pool.circuit(ckks, "comparison") as circuit:
@@ -121,14 +132,14 @@ async def _reached(
 
 
 async def _binary(
-    pool: Pool, columns: tuple[str, ...], levels: Sequence[float], ckks: CkksOptions, epsilon: float
+    pool: Pool, columns: tuple[str, ...], levels: Sequence[Level], ckks: CkksOptions, epsilon: float
 ) -> tuple[Integers, Floats]:
     """Algorithm 2, lines 20 to 24: one quantile after the other."""
     async with pool.counter("ckks", ckks) as counter:
         counts = await counter.count(COUNT, all_values(columns))
-        found = await extremes(pool, RANGE, columns, "sequential", ckks)
+        found = await extremes(pool, columns, "sequential", ckks)
         search = Halving(counter, HALVES, columns, counts, found.low, found.high, epsilon)
-        return counts, np.stack([await search.quantile(level) for level in levels], axis=1)
+        return counts, np.stack([await search.quantile(_share(level)) for level in levels], axis=1)
 
 
 def all_values(columns: tuple[str, ...]) -> CountsAt:
@@ -136,11 +147,15 @@ def all_values(columns: tuple[str, ...]) -> CountsAt:
     return CountsAt(columns, tuple(Cuts(index, int(NO_VALUE)) for index in range(len(columns))))
 
 
+def _share(level: Level) -> float:
+    return 0.5 if level == MEDIAN else level
+
+
 class RankSearch(KeySearch):
     """The searches for the ranked elements that some quantiles of some columns need. Counts narrow the intervals."""
 
-    def __init__(self, counts: Integers, levels: Sequence[float], capacity: int, *, shared: bool = True) -> None:
-        self._positions = [[position(int(n), level) if n else None for level in levels] for n in counts]
+    def __init__(self, counts: Integers, levels: Sequence[Level], capacity: int, *, shared: bool = True) -> None:
+        self._positions = [[position(int(n), _share(level)) if n else None for level in levels] for n in counts]
         self._levels, self._capacity, self._shared = levels, capacity, shared
         wanted = sorted({
             (column, rank)
@@ -175,7 +190,7 @@ class RankSearch(KeySearch):
         pairs = zip(self.columns.tolist(), self.ranks.tolist(), strict=True)
         found = dict(zip(pairs, from_keys(self.low).tolist(), strict=True))
 
-        def value(column: int, level: float, place: Position | None) -> float:
+        def value(column: int, level: Level, place: Position | None) -> float:
             if place is None:
                 return float("nan")
             below, above = found[column, place.below], found[column, place.above]

@@ -19,6 +19,7 @@ from pydantic import Field, field_validator, model_validator
 
 from commonscale.categories import TextRules
 from commonscale.config import Section
+from commonscale.errors import MissingColumn
 from commonscale.options import CkksOptions, ColumnName
 from commonscale.pool import Pool
 from commonscale.reveal import Reveal
@@ -51,6 +52,10 @@ class Transform(Section, ABC):
     reads_texts: ClassVar[bool] = False
     # Options that its parameters repeat.
     repeats: ClassVar[tuple[str, ...]] = ()
+    # Whether no row lacks a value of its columns any more.
+    fills: ClassVar[bool] = False
+    # Options of the scikit-learn class that it does not have, and why: refused with these words, never ignored.
+    unsupported: ClassVar[dict[str, str]] = {}
 
     transform: str
     columns: Annotated[list[ColumnName], Field(min_length=1, max_length=MAX_COLUMNS)]
@@ -60,6 +65,17 @@ class Transform(Section, ABC):
         name = cls.model_fields["transform"].default
         if isinstance(name, str):
             TRANSFORMS[name] = cls
+
+    @model_validator(mode="before")
+    @classmethod
+    def _supported(cls, options: Any) -> Any:
+        """None, with which scikit-learn leaves each of them out, is no option."""
+        if not isinstance(options, dict):
+            return options
+        for name, why in cls.unsupported.items():
+            if options.get(name) is not None:
+                raise ValueError(f"{cls.__name__} has no option {name}: {why}")
+        return {name: value for name, value in options.items() if name not in cls.unsupported}
 
     @field_validator("columns")
     @classmethod
@@ -172,6 +188,15 @@ def named(estimator: Any, columns: Iterable[str]) -> Any:
     names = np.array(list(columns), dtype=object)
     estimator.n_features_in_, estimator.feature_names_in_ = len(names), names
     return estimator
+
+
+def check_present(
+    columns: Sequence[str], values: Iterable[float], remedy: str = "Leave it out of the pipeline."
+) -> None:
+    """Raise MissingColumn for a column whose number is none, because no site has a value there."""
+    for column, value in zip(columns, values, strict=True):
+        if math.isnan(value):
+            raise MissingColumn(f"Column {column!r} has no value at any site.", remedy)
 
 
 def plain(values: Iterable[float]) -> list[float | None]:

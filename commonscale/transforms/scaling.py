@@ -15,7 +15,7 @@ from commonscale.sources.queries import Deviations, Query
 from commonscale.statistics import extremes
 from commonscale.statistics.extremes import Extremes
 from commonscale.statistics.moments import Moments, is_constant, moments, moments_under_encryption
-from commonscale.statistics.quantiles import Quantiles, quantiles
+from commonscale.statistics.quantiles import EPSILON, MEDIAN, Level, Quantiles, quantiles
 from commonscale.transforms.base import Transform, named, plain
 
 
@@ -92,12 +92,10 @@ class ExtremesTransform(Transform):
     # Between a site and the coordinator; decides with "auto".
     latency_ms: int = Field(default=10, ge=0, le=100_000)
 
-    RANGE: ClassVar[Reveal] = Reveal("range", "pooled minimum and maximum of each column")
-
     async def fit(self, pool: Pool) -> tuple[Extremes, str, str]:
         """Minima and maxima, by which method, and why."""
         method, why = self.method_for(len(pool.sites))
-        return await extremes.extremes(pool, self.RANGE, self.columns, method, self.ckks), method, why
+        return await extremes.extremes(pool, self.columns, method, self.ckks), method, why
 
     def method_for(self, sites: int) -> tuple[str, str]:
         """With "auto", the quickest."""
@@ -177,7 +175,7 @@ class RanksTransform(Transform):
     method: Literal["masks", "shares", "ckks", "private", "binary"] = "masks"
     ckks: CkksOptions = CkksOptions()
     # Where method "binary" stops.
-    epsilon: Positive = 1e-4
+    epsilon: Positive = EPSILON
 
 
 class Robust(RanksTransform):
@@ -204,7 +202,7 @@ class Robust(RanksTransform):
     async def fit(self, pool: Pool) -> Quantiles:
         """Lower quantile, median, upper quantile."""
         low, high = self.quantile_range
-        levels = [low / 100, 0.5, high / 100]
+        levels: list[Level] = [low / 100, MEDIAN, high / 100]
         return await quantiles(pool, self.columns, levels, self.method, self.ckks, self.epsilon)
 
     def numbers(self, fitted: Quantiles) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Bins of equal width over real daemons, as scikit-learn makes them of the pooled table."""
+"""Bins over real daemons, as scikit-learn makes them of the pooled table."""
 
 import csv
 import json
@@ -14,6 +14,7 @@ from commonscale.client import Client, Job
 from commonscale.estimators import storage
 from commonscale.localnet import LocalFederation
 from commonscale.pipeline import Pipeline
+from commonscale.statistics.quantiles import AT_CUTS
 
 SITES = ("east", "north", "west")
 COLUMNS = ["age", "visits", "fixed"]
@@ -51,14 +52,19 @@ def run(federation: LocalFederation, **options: object) -> Job:
     return anyio.run(work)
 
 
-@pytest.mark.parametrize("encode", ["onehot", "onehot-dense", "ordinal"])
-@pytest.mark.filterwarnings("ignore:Feature 2 is constant")
-def test_bins_are_those_of_the_pooled_table(federation: LocalFederation, encode: str) -> None:
+@pytest.mark.parametrize(
+    ("encode", "strategy"),
+    [("onehot", "uniform"), ("onehot-dense", "uniform"), ("ordinal", "uniform"), ("onehot", "quantile")],
+)
+@pytest.mark.filterwarnings("ignore:Feature 2 is constant", "ignore:Bins whose width")
+def test_bins_are_those_of_the_pooled_table(federation: LocalFederation, encode: str, strategy: str) -> None:
     """The same edges to the last bit at every site, and the same bins for every row; a constant column is one bin."""
-    job = run(federation, n_bins=7, encode=encode)
+    job = run(federation, n_bins=7, encode=encode, strategy=strategy)
     pooled = np.vstack([rows_of(number) for number in range(len(SITES))])
-    expected = KBinsDiscretizer(n_bins=7, encode=encode, strategy="uniform", subsample=None).fit(pooled)
-    assert job.result[0]["min"] == pooled.min(axis=0).tolist()
+    expected = KBinsDiscretizer(
+        n_bins=7, encode=encode, strategy=strategy, quantile_method="linear", subsample=None
+    ).fit(pooled)
+    assert job.result[0]["edges"] == [edges.tolist() for edges in expected.bin_edges_[:2]] + [[]]
     for site in SITES:
         results = federation.directory / site / "state" / "results" / job.id
         assert json.loads((results / "parameters.json").read_text()) == job.result
@@ -67,5 +73,6 @@ def test_bins_are_those_of_the_pooled_table(federation: LocalFederation, encode:
             np.testing.assert_array_equal(edges, others)
         got, wanted = found.transform(pooled), expected.transform(pooled)
         assert (got != wanted).sum() == 0
-    (line,) = [line for line in job.disclosures if line["protocol"] == "kbins"]
-    assert line["what"] == "pooled minimum and maximum of each column"
+    opened = [line["what"] for line in job.disclosures if line["protocol"] == "kbins"]
+    counts = ["pooled count of present values of each column", AT_CUTS.what]
+    assert opened == (["pooled minimum and maximum of each column"] if strategy == "uniform" else counts)

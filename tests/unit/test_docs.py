@@ -47,7 +47,7 @@ def test_python_in_the_documentation_compiles() -> None:
 def test_the_transform_of_the_documentation_is_one() -> None:
     """The example of docs/architecture.md is a module as it stands."""
     (block,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "architecture.md").read_text(), re.S)
-    assert block == (ROOT / "commonscale" / "transforms" / "discretize.py").read_text()
+    assert block == (ROOT / "commonscale" / "transforms" / "splines.py").read_text()
 
 
 def test_every_metric_is_documented() -> None:

@@ -1,0 +1,56 @@
+"""Columns brought to a uniform or a normal distribution by their pooled quantiles."""
+
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from pydantic import Field
+
+from commonscale.ordering import Floats
+from commonscale.pool import Pool
+from commonscale.reveal import Reveal
+from commonscale.sources.queries import RowCount
+from commonscale.statistics.quantiles import percent, quantiles
+from commonscale.transforms.base import Transform, named, plain
+
+
+class QuantileTransform(Transform):
+    """Map each value to its rank among the values of all sites, between pooled quantiles."""
+
+    repeats: ClassVar[tuple[str, ...]] = ("output_distribution",)
+    unsupported: ClassVar[dict[str, str]] = {
+        "subsample": "it draws rows at random; here all rows count, as with None",
+        "random_state": "nothing is drawn at random",
+        "ignore_implicit_zeros": "it is of sparse tables",
+    }
+
+    transform: Literal["quantile"] = "quantile"
+    n_quantiles: int = Field(default=1000, ge=1, le=10_000)
+    output_distribution: Literal["uniform", "normal"] = "uniform"
+
+    ROWS: ClassVar[Reveal] = Reveal("rows", "pooled number of rows")
+
+    async def fit(self, pool: Pool) -> Floats:
+        """The quantiles of each column, one row per column: no more of them than there are rows."""
+        answer = pool.ask(RowCount())
+        (rows,) = await pool.add_counts(self.ROWS, 1, lambda: [answer()])
+        references = np.linspace(0, 1, max(1, min(self.n_quantiles, int(rows))))
+        found = await quantiles(pool, self.columns, percent(references * 100))
+        # Interpolation may fall by a last digit.
+        rising: Floats = np.maximum.accumulate(found.values, axis=1)
+        return rising
+
+    def numbers(self, fitted: Floats) -> dict[str, Any]:
+        """Quantiles of each column, evenly spaced from the smallest value to the largest."""
+        return {"n_quantiles": fitted.shape[1], "quantiles": [plain(row) for row in fitted]}
+
+    def estimator(self, fitted: Floats) -> Any:
+        """A QuantileTransformer."""
+        from sklearn.preprocessing import QuantileTransformer
+
+        made = QuantileTransformer(
+            n_quantiles=self.n_quantiles, output_distribution=self.output_distribution, subsample=None
+        )
+        made.n_quantiles_ = fitted.shape[1]
+        made.references_ = np.linspace(0, 1, made.n_quantiles_)
+        made.quantiles_ = fitted.T.copy()
+        return named(made, self.columns)
