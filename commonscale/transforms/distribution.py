@@ -16,6 +16,9 @@ from commonscale.transforms.base import Transform, named, plain
 class QuantileTransform(Transform):
     """Map each value to its rank among the values of all sites, between pooled quantiles."""
 
+    # A thousand quantiles of a thousand rows are those rows.
+    allowed_by_default: ClassVar[bool] = False
+    caution: ClassVar[str] = "of a column with few more values than quantiles it shows nearly all values"
     repeats: ClassVar[tuple[str, ...]] = ("output_distribution",)
     unsupported: ClassVar[dict[str, str]] = {
         "subsample": "it draws rows at random; here all rows count, as with None",
