@@ -1,10 +1,11 @@
 """gRPC between daemons: TLS 1.3 both ways, typed errors both ways, versions on every call."""
 
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import wraps
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import structlog
 from cryptography import x509
@@ -74,21 +75,31 @@ _BY_NAME = {kind.__name__: kind for kind in WIRE_STATUS}
 
 
 def server_credentials(tls: Tls) -> grpc.ServerCredentials:
-    """Read the files again at every handshake, so that a renewed certificate needs no restart."""
+    """Look at the files again at every handshake, so that a renewed certificate needs no restart."""
+    in_use, lock = _read(tls), threading.Lock()
 
-    def current() -> grpc.ServerCertificateConfiguration:
-        ca, key, certificate = _read(tls)
-        return grpc.ssl_server_certificate_configuration([(key, certificate)], ca)
-
-    def refreshed() -> grpc.ServerCertificateConfiguration:
+    def renewed() -> grpc.ServerCertificateConfiguration | None:
+        nonlocal in_use
         try:
-            return current()
+            found = _read(tls)
         except errors.ConfigError:
             log.warning("certificate files cannot be read; the ones in use stay", certificate=str(tls.certificate))
-            return first
+            return None
+        with lock:
+            # gRPC frees what it replaces under the other handshakes of that moment: only where there is something new.
+            if found == in_use:
+                return None
+            in_use = found
+        return _certificates(found)
 
-    first = current()
-    return grpc.dynamic_ssl_server_credentials(first, refreshed, require_client_authentication=True)
+    # The stubs do not know that it may answer None, for "as before".
+    fetch = cast(Callable[[], grpc.ServerCertificateConfiguration], renewed)
+    return grpc.dynamic_ssl_server_credentials(_certificates(in_use), fetch, require_client_authentication=True)
+
+
+def _certificates(files: tuple[bytes, bytes, bytes]) -> grpc.ServerCertificateConfiguration:
+    ca, key, certificate = files
+    return grpc.ssl_server_certificate_configuration([(key, certificate)], ca)
 
 
 def connect(target: str, tls: Tls) -> grpc.aio.Channel:
