@@ -5,6 +5,7 @@ start by the dozen. What is forked is a process like any other, with its own con
 it shares with the other forks is the seed of Python's hashes, so some tests start theirs anew.
 """
 
+import contextlib
 import multiprocessing
 import os
 import runpy
@@ -66,9 +67,10 @@ class ForkedProgram:
         return code
 
     def send_signal(self, number: int) -> None:
-        """Unless it has ended."""
+        """Unless it has ended, which may not be known here yet."""
         if self.poll() is None:
-            os.kill(self.pid, number)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
 
     def terminate(self) -> None:
         """Ask it to end."""

@@ -1,6 +1,7 @@
 """Fixtures that several kinds of tests share."""
 
 import glob
+import importlib.util
 import os
 import pwd
 import shutil
@@ -12,7 +13,6 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from commonscale.localnet import LocalFederation
 from tests.patience import PATIENCE_S
 
 # Examples share one machine with daemons of other tests: no time limit per example, same examples every time.
@@ -21,8 +21,13 @@ settings.register_profile(
 )
 settings.load_profile("commonscale")
 
-# Hundreds of daemons, each there in a tenth of the time.
-LocalFederation.forks = True
+
+@pytest.fixture(scope="session", autouse=True)
+def daemons_begin_as_forks() -> None:
+    """Hundreds of daemons, each there in a tenth of the time; some suites run where there are none."""
+    if importlib.util.find_spec("pydantic"):
+        localnet = importlib.import_module("commonscale.localnet")
+        localnet.LocalFederation.forks = True
 
 
 # Two processes share the files of a run: one that takes minutes must not be the last to begin.

@@ -6,6 +6,7 @@ may ever have been made twice with different bytes.
 
 import json
 import os
+import signal
 import sys
 import threading
 import time
@@ -37,16 +38,22 @@ class Supervisor:
 
     def __init__(self, process: Process) -> None:
         self._process = process
-        self.deaths = 0
+        self.exit_codes: list[int] = []
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch)
 
     def _watch(self) -> None:
         while not self._stop.wait(0.02):
             assert self._process.process is not None
-            if self._process.process.poll() is not None:
-                self.deaths += 1
+            code = self._process.process.poll()
+            if code is not None:
+                self.exit_codes.append(code)
                 self._process.start()
+
+    @property
+    def deaths(self) -> int:
+        """How often it has died."""
+        return len(self.exit_codes)
 
     def died(self, times: int) -> bool:
         """Whether it has died so often; its last operations may come after the job's end."""
@@ -170,7 +177,7 @@ def test_crash_matrix(
                 if not supervisor.died(runs):
                     break
                 number += stride
-    assert supervisor.deaths == runs - 1
+    assert supervisor.exit_codes == [-signal.SIGKILL] * (runs - 1)
     assert number > least, "the matrix covered the whole job"
     for site in SITES:
         sent: dict[tuple[str, str, str], set[str]] = {}

@@ -6,6 +6,7 @@ undisturbed job, to the last bit, at all sites; nothing may be made twice.
 """
 
 import os
+import signal
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -171,7 +172,7 @@ def kill_at(crashing: Crashing, victim: str, jobs: list[list[str]]) -> Iterator[
             deaths += len(operations)
             crashing.starts[victim] += len(operations)
             assert supervisor.died(deaths), operations
-            assert supervisor.deaths == deaths, operations
+            assert supervisor.exit_codes == [-signal.SIGKILL] * deaths, operations
             yield job
 
 
@@ -226,7 +227,7 @@ def kill_worker_at(crashing: Crashing, jobs: list[list[str]]) -> Iterator[Job]:
             job = crashing.train(f"worker-{next(crashing.numbers)}")
             deaths += len(points)
             assert supervisor.died(deaths), points
-            assert supervisor.deaths == deaths, points
+            assert supervisor.exit_codes == [-signal.SIGKILL] * deaths, points
             yield job
 
 
