@@ -19,7 +19,6 @@ import pyarrow.parquet as pq
 from bench.usage import finished_job, sent_by_a_site, usage
 from commonscale.cli.console import run
 from commonscale.localnet import ENCRYPTION, LocalFederation
-from commonscale.ordering import KEY_BITS
 from crypto.rings import FIELD61, Z256, Ring
 
 # transform/method, and what the paper took with 10 sites on 6 cores without a network.
@@ -114,7 +113,9 @@ def _measure_job(federation: LocalFederation, step: dict[str, Any], pooled: np.n
         "rounds": len(messages),
         "bytes_up": round((after["sent"] - before["sent"]) / sites),
         "bytes_down": round((after["received"] - before["received"]) / sites),
-        "revealed_values": revealed_values(federation, job.id, Z256 if protocol != "robust" else FIELD61),
+        "revealed_values": revealed_values(
+            federation, job.id, Z256 if protocol != "robust" else FIELD61, len(step["columns"])
+        ),
         "max_error": error(job.result[0], pooled),
         "paper_s": PAPER_S[f"{protocol}/{method}"],
     }
@@ -133,27 +134,19 @@ def _setup_s(messages: list[dict[str, Any]]) -> float:
     return total
 
 
-def revealed_values(federation: LocalFederation, job_id: str, totals_in: Ring) -> int:
-    """Numbers that the coordinator announced to everyone: opened numbers and totals; a search counts as its results."""
+def revealed_values(federation: LocalFederation, job_id: str, totals_in: Ring, columns: int) -> int:
+    """Numbers that the coordinator announced to everyone: opened ones, totals, and what a search for a range found."""
     path = federation.directory / "coordinator" / "coordinator.db"
     query = "SELECT kind, size_bytes FROM slots WHERE job_id = ? AND receiver = '@all'"
     with sqlite3.connect(path) as connection:
         found: list[tuple[str, int]] = connection.execute(query, (job_id,)).fetchall()
     element_bytes = {"Opened": 8, "Total": totals_in.element_bytes}
-    numbers, answers = 0, []
+    numbers, has_searched = 0, False
     for kind, size in found:
         *scopes, name = kind.split(".")
         numbers += size // element_bytes[name] if name in element_bytes else 0
-        answers += [size] if name == "Answers" and "range" in scopes else []
-    return numbers + searched_numbers(answers)
-
-
-def searched_numbers(sizes: list[int]) -> int:
-    """How many numbers a search found: its rounds say a key's bits in equal parts, each by one bit per cut."""
-    if not sizes:
-        return 0
-    cuts = (1 << KEY_BITS // len(sizes)) - 1
-    return round(8 * sizes[0] / cuts)
+        has_searched |= name == "Answers" and "range" in scopes
+    return numbers + 2 * columns * has_searched
 
 
 def error(result: dict[str, Any], pooled: np.ndarray[Any, Any]) -> float:

@@ -20,6 +20,8 @@ def _check_column(name: str) -> str:
 
 
 ColumnName = Annotated[str, AfterValidator(_check_column)]
+# What a search spares: "bytes" asks for fewer digits of its answers in more rounds.
+Prefer = Literal["bytes", "rounds"]
 Positive = Annotated[float, Field(gt=0, lt=1e150, allow_inf_nan=False)]
 
 

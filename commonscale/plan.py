@@ -27,7 +27,7 @@ from commonscale.protocols import sums
 from commonscale.protocols.ckks.levels import REUSE, STAND_IN, Circuit, PlannedCircuit
 from commonscale.protocols.sums import Mine, Yes
 from commonscale.reveal import Reveal
-from commonscale.sources.queries import CountsAt, Frequencies, Integers, Query
+from commonscale.sources.queries import AnyValue, CountsAt, Frequencies, Integers, Query
 from commonscale.statistics.identifiers import IdentifierOptions
 from commonscale.statistics.layout import Layout
 from commonscale.statistics.texts import ModelFile
@@ -168,6 +168,12 @@ class PlanPool(Pool):
         """Nobody says anything."""
         self._note(reveal, "masks")
         return np.zeros(length, dtype=bool)
+
+    async def any_value(self, reveal: Reveal, query: AnyValue) -> list[Yes]:
+        """Yes to everything: then there is a search for every digit."""
+        self.ask(query)
+        self._note(reveal, "masks")
+        return [np.ones(length, dtype=bool) for length in query.lengths]
 
     async def sum(
         self, reveal: Reveal, query: Query[Floats], *, rows: int | None = None, method: str = "masks", number: int = 0

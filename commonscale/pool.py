@@ -25,7 +25,7 @@ from commonscale.hidden import HIDDEN, Hidden
 from commonscale.options import CkksOptions
 from commonscale.ordering import Floats
 from commonscale.reveal import Reveal
-from commonscale.sources.queries import CountsAt, Frequencies, Integers, Query
+from commonscale.sources.queries import AnyValue, CountsAt, Frequencies, Integers, Query
 from crypto import fixed_point
 from crypto.rings import FIELD61, Z256, Ring, Vector
 
@@ -200,6 +200,12 @@ class Pool(ABC):
                 f"{self.me}: {what(error.index)} is too large to be added securely (over 1e38 in all).",
                 "Rescale that column at every site; none of this was sent.",
             ) from None
+
+    async def any_value(self, reveal: Reveal, query: AnyValue) -> list[Yes]:
+        """For each question about each column, whether any value of any site is such."""
+        answer = self.ask(query)
+        found = await self.any_says(reveal, sum(query.lengths), lambda: np.concatenate(answer()))
+        return np.split(found, np.cumsum(query.lengths)[:-1])
 
     async def count(self, reveal: Reveal, query: CountsAt, *, method: str = "masks", number: int = 0) -> Integers:
         """The pooled counts that a query asks for."""

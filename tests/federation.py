@@ -13,13 +13,13 @@ import numpy as np
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 
+from commonscale.axis import Axis
 from commonscale.categories import TextRules, canonical
 from commonscale.channel.channel import Channel, Mailbox, Observer
 from commonscale.channel.mailbox import MemoryMailbox, newest_checkpoint
 from commonscale.channel.seal import JobKeys
 from commonscale.channel.slot import COORDINATOR, Slot
 from commonscale.identity import Authority, Identity, Role
-from commonscale.ordering import to_keys
 from commonscale.pipeline import Pipeline
 from commonscale.pki import CertificateAuthority, request
 from commonscale.protocols import admission
@@ -65,19 +65,19 @@ class NumpySource:
             case queries.Extremes():
                 return np.array([[x.min(), x.max()] if len(x) else [np.nan, np.nan] for x in present]).T
             case queries.CountsAt():
-                keys = [np.sort(to_keys(x)) for x in present]
-                found = [
-                    np.searchsorted(keys[cuts.column], [cuts.first + i * cuts.step for i in range(cuts.count)], "right")
-                    for cuts in map(_unsigned, query.cuts)
-                ]
-                return np.concatenate(found).astype(np.uint64)
-            case queries.Folded():
+                return np.concatenate(
+                    [_counts(present[cuts.column], cuts, query.axis(cuts.column)) for cuts in query.cuts]
+                )
+            case queries.Pieced():
                 return query.fold([present])
         raise TypeError(type(query).__name__)
 
 
-def _unsigned(cuts: queries.Cuts) -> queries.Cuts:
-    return queries.Cuts(cuts.column, np.uint64(cuts.first), np.uint64(cuts.step), cuts.count)
+def _counts(values: np.ndarray, cuts: queries.Cuts, axis: Axis) -> np.ndarray:
+    """By the positions of all values."""
+    places = axis.positions(values).tolist()
+    edges = (cuts.first + number * cuts.step for number in range(cuts.count))
+    return np.array([sum(place <= edge for place in places) for edge in edges], dtype=np.uint64)
 
 
 @dataclass(frozen=True)

@@ -117,6 +117,27 @@ def ppf(
 
 
 @app.command()
+def preprocessors(
+    parties: Sites = 4,
+    rows: Rows = 1000,
+    datasets: Annotated[str, typer.Option(help="Comma-separated, of: adult, bank, cover.")] = "adult,bank,cover",
+    steps: Annotated[
+        str | None, typer.Option(help="Comma-separated transform/variant; see docs/benchmarks.md.")
+    ] = None,
+    prefer: Annotated[str, typer.Option(help="What searches spare: bytes or rounds.")] = "bytes",
+    output: FormatOption = Format.TEXT,
+) -> None:
+    """What a site sends for each preprocessor of FedPS (Table 5) on three data sets, against pooled scikit-learn."""
+    from bench.preprocessors import DATASETS, STEPS, measure
+
+    named = list(chosen(steps, tuple(STEPS), "--steps") if steps else STEPS)
+    sets = list(chosen(datasets, DATASETS, "--datasets"))
+    (spared,) = chosen(prefer, ("bytes", "rounds"), "--prefer")
+    jobs = partial(measure, parties=parties, rows=rows, datasets=sets, steps=named, prefer=spared)
+    _publish("preprocessors", output, jobs)
+
+
+@app.command()
 def encode(
     sites: Sites = 4,
     methods: Annotated[str | None, typer.Option(help="Comma-separated; see docs/benchmarks.md.")] = None,

@@ -6,39 +6,50 @@ from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
-from commonscale.ordering import NO_VALUE, Floats, Keys, to_keys
+from commonscale.axis import KEYS, Axis
+from commonscale.ordering import Floats, Keys, to_keys
 from commonscale.sources.queries import Cuts, Integers
 
 # Of all columns of one source together. Eight bytes per value: 33 million of them.
 KEPT_KEYS_BYTES = 256 << 20
 
 _KEY_BYTES = 8
-_LARGEST = int(NO_VALUE)
 
 Pieces = Callable[[Sequence[str]], Iterable[Sequence[Floats]]]
 
 
-def counts_up_to(cuts: Cuts, ordered: Keys) -> Integers:
-    """For each cut, how many of these keys, which are in order, are at or below it."""
-    step = max(cuts.step, 1)
-    # Cuts that are no 64-bit number are below or above all keys.
-    below = min(cuts.count, max(0, -(cuts.first // step)))
-    above = min(cuts.count - below, max(0, cuts.count - 1 - (_LARGEST - cuts.first) // step))
-    counts = np.zeros(cuts.count, dtype=np.uint64)
-    counts[cuts.count - above :] = len(ordered)
-    if inside := cuts.count - below - above:
-        # A step of 2^64 or more has only one cut inside.
-        spacing = np.uint64(step if inside > 1 else 1)
-        keys = np.uint64(cuts.first + below * step) + spacing * np.arange(inside, dtype=np.uint64)
-        counts[below : below + inside] = np.searchsorted(ordered, keys, side="right")
+def counts_up_to(ranges: Sequence[Cuts], ordered: Keys, axis: Axis = KEYS) -> list[Integers]:
+    """For all cuts through one column, how many of these keys, which are in order, are at or below each."""
+    inside = [_inside(cuts, (1 << axis.bits) - 1) for cuts in ranges]
+    # All at once: a search has many ranges of few cuts.
+    positions = np.concatenate([np.empty(0, dtype=np.uint64), *(positions for _, positions in inside)])
+    found = np.searchsorted(ordered, axis.keys(positions), side="right").astype(np.uint64)
+    each = np.split(found, np.cumsum([len(positions) for _, positions in inside])[:-1])
+    counts = []
+    for cuts, (below, positions), known in zip(ranges, inside, each, strict=True):
+        above = np.full(cuts.count - below - len(positions), len(ordered), dtype=np.uint64)
+        counts.append(np.concatenate([np.zeros(below, dtype=np.uint64), known, above]))
     return counts
+
+
+def _inside(cuts: Cuts, largest: int) -> tuple[int, Keys]:
+    """How many cuts are below all positions, and those that are positions; the others are above all."""
+    step = max(cuts.step, 1)
+    below = min(cuts.count, max(0, -(cuts.first // step)))
+    above = min(cuts.count - below, max(0, cuts.count - 1 - (largest - cuts.first) // step))
+    count = cuts.count - below - above
+    if not count:
+        return below, np.empty(0, dtype=np.uint64)
+    # A step of 2^64 or more has only one cut inside.
+    spacing = np.uint64(step if count > 1 else 1)
+    return below, np.uint64(cuts.first + below * step) + spacing * np.arange(count, dtype=np.uint64)
 
 
 class CutCounter:
     """The counts for all cuts through one column, from its values a piece at a time."""
 
-    def __init__(self, ranges: Sequence[Cuts]) -> None:
-        self._ranges = ranges
+    def __init__(self, ranges: Sequence[Cuts], axis: Axis) -> None:
+        self._ranges, self._axis = ranges, axis
         self.counts: list[Integers] = [np.zeros(cuts.count, dtype=np.uint64) for cuts in ranges]
 
     def add(self, values: Floats) -> None:
@@ -46,8 +57,8 @@ class CutCounter:
         keys = to_keys(values)
         # Sorting a piece takes about as long as finding the place of each key in one range, and serves all ranges.
         keys.sort()
-        for place, cuts in enumerate(self._ranges):
-            self.counts[place] += counts_up_to(cuts, keys)
+        more = counts_up_to(self._ranges, keys, self._axis)
+        self.counts = [before + here for before, here in zip(self.counts, more, strict=True)]
 
 
 class OrderedKeys:

@@ -27,9 +27,9 @@ from commonscale.sources.queries import (
     CountsAt,
     Deviations,
     Extremes,
-    Folded,
     Frequencies,
     Integers,
+    Pieced,
     Query,
     RowCount,
     Sums,
@@ -93,7 +93,7 @@ class DuckDbSource(Source):
                 answer = [_frequency(files, column, query.rules) for column in query.columns]
             case TargetSums():
                 answer = [_target_sum(files, column, query.target, query.rules) for column in query.columns]
-            case Folded():
+            case Pieced():
                 answer = query.fold(files.numbers(query.columns, ROWS_AT_ONCE))
             case _:
                 raise TypeError(f"DuckDB has no answer to {type(query).__name__}")
@@ -145,19 +145,26 @@ class DuckDbSource(Source):
         return last[2].copy()
 
     def _counts_at(self, files: DuckDbFiles, query: CountsAt) -> Integers:
-        through: dict[str, list[int]] = {}
+        through: dict[int, list[int]] = {}
         for place, cuts in enumerate(query.cuts):
-            through.setdefault(query.columns[cuts.column], []).append(place)
+            through.setdefault(cuts.column, []).append(place)
+        ranges = {column: [query.cuts[place] for place in places] for column, places in through.items()}
+        names = {column: query.columns[column] for column in through}
         pieces = partial(files.numbers, rows_at_once=ROWS_AT_ONCE)
-        ordered = self._ordered.of(files.snapshot, list(through), files.row_count, pieces)
-        found = {place: counts_up_to(query.cuts[place], ordered[c]) for c in ordered for place in through[c]}
-        passed = [column for column in through if column not in ordered]
-        counters = [CutCounter([query.cuts[place] for place in through[column]]) for column in passed]
-        for piece in pieces(passed):
-            for counter, values in zip(counters, piece, strict=True):
+        ordered = self._ordered.of(files.snapshot, list(dict.fromkeys(names.values())), files.row_count, pieces)
+        counts: dict[int, Sequence[Integers]] = {
+            column: counts_up_to(ranges[column], ordered[name], query.axis(column))
+            for column, name in names.items()
+            if name in ordered
+        }
+        passed = {column: CutCounter(ranges[column], query.axis(column)) for column in names if column not in counts}
+        for piece in pieces([names[column] for column in passed]):
+            for counter, values in zip(passed.values(), piece, strict=True):
                 counter.add(values)
-        for column, counter in zip(passed, counters, strict=True):
-            found |= zip(through[column], counter.counts, strict=True)
+        counts |= {column: counter.counts for column, counter in passed.items()}
+        found: dict[int, Integers] = {}
+        for column, places in through.items():
+            found |= zip(places, counts[column], strict=True)
         return np.concatenate([np.empty(0, dtype=np.uint64), *(found[place] for place in range(len(query.cuts)))])
 
 

@@ -13,11 +13,13 @@ from typing import ClassVar, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from commonscale.axis import KEYS, Axis
 from commonscale.categories import DEFAULT_RULES, TextRules
 from commonscale.ordering import Floats
 
 A = TypeVar("A")
 Integers = NDArray[np.uint64]
+Answers = NDArray[np.bool_]
 
 # Different values of a column at one site, at most.
 MOST_VALUES = 1 << 20
@@ -93,9 +95,9 @@ class Extremes(Query[Floats]):
 
 @dataclass(frozen=True)
 class Cuts:
-    """Evenly spaced cuts through one column, as order-preserving keys (commonscale.ordering): first + i·step.
+    """Evenly spaced cuts through one column, at positions on its axis: first + i·step.
 
-    A cut may be any integer: below every key it counts nothing, above every key all present values.
+    A cut may be any integer: below every position it counts nothing, above every one all present values.
     """
 
     # The place of the column in the query.
@@ -111,15 +113,23 @@ class Cuts:
 
 @dataclass(frozen=True)
 class CountsAt(Query[Integers]):
-    """How many present values have a key at or below each cut; one number per cut, ranges one after the other."""
+    """How many present values are at or below each cut; one number per cut, ranges one after the other."""
 
     title = "numbers of values up to given cuts"
 
     cuts: tuple[Cuts, ...]
+    # One for each column; without them, positions are keys.
+    axes: tuple[Axis, ...] = ()
 
     def __post_init__(self) -> None:
+        if len(self.axes) not in (0, len(self.columns)):
+            raise ValueError("one axis for each column")
         if any(not 0 <= cuts.column < len(self.columns) for cuts in self.cuts):
             raise ValueError("every cut is through a column of the query")
+
+    def axis(self, column: int) -> Axis:
+        """On which its cuts lie."""
+        return self.axes[column] if self.axes else KEYS
 
     @property
     def length(self) -> int:
@@ -154,15 +164,46 @@ class TargetSums(Query[Sequence[TargetSum]]):
 
 
 @dataclass(frozen=True)
-class Folded(Query[Floats], ABC):
-    """Sums of expressions that no engine needs to know: computed from arrays, piece by piece."""
+class Pieced(Query[A], ABC):
+    """What no engine needs to know: computed from arrays, piece by piece."""
+
+    @abstractmethod
+    def fold(self, pieces: Iterable[Sequence[Floats]]) -> A:
+        """The answer, from the present values of all columns, a piece at a time."""
+
+
+@dataclass(frozen=True)
+class AnyValue(Pieced[Sequence[Answers]]):
+    """Questions whether any value of a column is such and such: yes or no to each, column by column."""
+
+    @property
+    @abstractmethod
+    def lengths(self) -> tuple[int, ...]:
+        """How many questions there are about each column."""
+
+    @abstractmethod
+    def holds(self, column: int, values: Floats) -> Answers:
+        """The answers of these present values of one column."""
+
+    def fold(self, pieces: Iterable[Sequence[Floats]]) -> Sequence[Answers]:
+        """Yes, where there is a piece with a yes."""
+        found = [np.zeros(length, dtype=bool) for length in self.lengths]
+        for piece in pieces:
+            for column, values in enumerate(piece):
+                found[column] |= self.holds(column, values)
+        return found
+
+
+@dataclass(frozen=True)
+class Folded(Pieced[Floats]):
+    """Sums of expressions."""
 
     @abstractmethod
     def terms(self, column: int, values: Floats) -> Floats:
         """The sums over these present values of one column, one number per row of the answer."""
 
     def fold(self, pieces: Iterable[Sequence[Floats]]) -> Floats:
-        """The answer, from the present values of all columns, a piece at a time; sums are rounded once."""
+        """Each sum rounded once."""
         parts: list[list[Floats]] = [[] for _ in self.columns]
         for piece in pieces:
             for column, values in enumerate(piece):

@@ -4,10 +4,12 @@ Algorithms 2 and 3 (PPF robust scaling, PPF-Kth) of "Bridging Local and Federate
 
 Methods **masks**, **shares** and **ckks** add counts:
 1. A sum gives n, the pooled number of present values of every column; ranks follow from n and the quantiles.
-2. A round finds one digit of every answer, as a 64-bit key: each interval is cut into m parts; each site counts its
-   values up to each cut; a sum gives the pooled counts. The answer lies behind as many cuts as have fewer than k
-   values.
-3. After all bits, quantiles are interpolated as numpy does.
+2. With masks, two private ORs find an axis that fits the values of all sites (statistics.axes); else values are 64-bit
+   keys.
+3. A round finds one digit of every answer, as a position on its axis: each interval is cut into m parts; each site
+   counts its values up to each cut; a sum gives the pooled counts. The answer lies behind as many cuts as have fewer
+   than k values.
+4. After all bits, quantiles are interpolated as numpy does.
 
 Searches that still share an interval share their cuts, so three quartiles cost little more than one.
 
@@ -19,11 +21,11 @@ Method **private** does not open the counts, only whether they reach k:
 
 Method **binary** is the paper's own loop (protocols.ckks.binary).
 
-Differs from the paper: m parts instead of two, bits of the key instead of a range and a precision (so no min-max
+Differs from the paper: m parts instead of two, bits of a position instead of a range and a precision (so no min-max
 first), both neighbours of a quantile (so even and odd counts, ties and duplicates come out exactly).
 
 Reveals: n, and the pooled counts at all cuts (the pooled distribution around each answer), to all sites and the
-coordinator; `private` reveals n and the answers' digits alone.
+coordinator, with masks also the axes; `private` reveals n and the answers' digits alone.
 """
 
 from collections.abc import Callable, Sequence
@@ -33,18 +35,23 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from commonscale.options import CkksOptions
-from commonscale.ordering import NO_VALUE, Floats, Position, from_keys, interpolate, middle, position
+from commonscale.axis import Axis
+from commonscale.options import CkksOptions, Prefer
+from commonscale.ordering import KEY_BITS, NO_VALUE, Floats, Position, from_keys, interpolate, middle, position
 from commonscale.pool import Pool
 from commonscale.protocols.ckks.binary import Halving
 from commonscale.protocols.ckks.levels import Chunks, Circuit, Opening, lengths
+from commonscale.protocols.sums import Yes
 from commonscale.reveal import Reveal
 from commonscale.sources.queries import CountsAt, Cuts, Integers
+from commonscale.statistics.axes import axes
 from commonscale.statistics.extremes import extremes
 from commonscale.statistics.search import KeySearch
 from crypto.ckks.sign import sign
 
 MAX_DIGIT_BITS = 16
+# How many counts a round asks for at most, where each search can have one.
+CAPACITY: dict[Prefer, int] = {"bytes": 256, "rounds": 4096}
 # Where method "binary" stops.
 EPSILON = 1e-4
 
@@ -74,7 +81,7 @@ def percent(numbers: NDArray[np.floating[Any]]) -> list[Level]:
 
 
 async def quantiles(
-    pool: Pool, columns: Sequence[str], levels: Sequence[Level], method: str = "masks",
+    pool: Pool, columns: Sequence[str], levels: Sequence[Level], prefer: Prefer = "bytes", method: str = "masks",
     ckks: CkksOptions | None = None, epsilon: float = EPSILON,
 ) -> Quantiles:  # fmt: skip
     """The quantiles at some levels."""
@@ -84,20 +91,25 @@ async def quantiles(
     elif method == "binary":
         counts, found = await _binary(pool, names, levels, ckks, epsilon)
     else:
-        counts, found = await _by_counts(pool, names, levels, method, ckks)
+        counts, found = await _by_counts(pool, names, levels, prefer, method, ckks)
     return Quantiles(tuple(map(int, counts)), found)
 
 
 async def _by_counts(
-    pool: Pool, columns: tuple[str, ...], levels: Sequence[Level], method: str, ckks: CkksOptions
+    pool: Pool, columns: tuple[str, ...], levels: Sequence[Level], prefer: Prefer, method: str, ckks: CkksOptions
 ) -> tuple[Integers, Floats]:
     async with pool.counter(method, ckks) as counter:
         counts = await counter.count(COUNT, all_values(columns))  # 1.
-        search, number = RankSearch(counts, levels, counter.capacity), 0
-        while search:  # 2.
+        if method == "masks":
+            search = RankSearch(counts, levels, CAPACITY[prefer], axes=(await axes(pool, columns)).axes)  # 2.
+        else:
+            # An axis is found by masks, which a site need not allow here.
+            search = RankSearch(counts, levels, counter.capacity)
+        number = 0
+        while search:  # 3.
             number += 1
             search.take(search.reached(await counter.count(AT_CUTS, search.query(columns), number)))
-    return counts, search.values()  # 3.
+    return counts, search.values()  # 4.
 
 
 async def _private(
@@ -137,7 +149,7 @@ async def _binary(
     """Algorithm 2, lines 20 to 24: one quantile after the other."""
     async with pool.counter("ckks", ckks) as counter:
         counts = await counter.count(COUNT, all_values(columns))
-        found = await extremes(pool, columns, "sequential", ckks)
+        found = await extremes(pool, columns, method="sequential", ckks=ckks)
         search = Halving(counter, HALVES, columns, counts, found.low, found.high, epsilon)
         return counts, np.stack([await search.quantile(_share(level)) for level in levels], axis=1)
 
@@ -151,10 +163,30 @@ def _share(level: Level) -> float:
     return 0.5 if level == MEDIAN else level
 
 
+def _cuts(left: NDArray[np.int64], most: int) -> int:
+    """How many cuts there are through intervals with so many digits left, if a round finds at most so many of them."""
+    return int(((1 << np.minimum(left, most)) - 1).sum())
+
+
+def _begins(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Where each of some parts, one after the other, begins."""
+    begins: NDArray[np.int64] = np.cumsum(lengths) - lengths
+    return begins
+
+
 class RankSearch(KeySearch):
     """The searches for the ranked elements that some quantiles of some columns need. Counts narrow the intervals."""
 
-    def __init__(self, counts: Integers, levels: Sequence[Level], capacity: int, *, shared: bool = True) -> None:
+    def __init__(
+        self,
+        counts: Integers,
+        levels: Sequence[Level],
+        capacity: int,
+        *,
+        shared: bool = True,
+        axes: Sequence[Axis] = (),
+    ) -> None:
+        """`capacity` is how many counts a round may ask for; without axes, values are searched as keys."""
         self._positions = [[position(int(n), _share(level)) if n else None for level in levels] for n in counts]
         self._levels, self._capacity, self._shared = levels, capacity, shared
         wanted = sorted({
@@ -163,32 +195,62 @@ class RankSearch(KeySearch):
             for place in row if place
             for rank in (place.below, place.above)
         })  # fmt: skip
-        super().__init__(len(wanted))
         self.columns, self.ranks = np.array(wanted, dtype=np.int64).reshape(-1, 2).T
+        self._axes = tuple(axes)
+        super().__init__([self._axes[column].bits if axes else KEY_BITS for column in self.columns])
+        self._divide()
+
+    def _divide(self) -> None:
+        """Intervals that are still shared are cut once; the number of parts is what one message holds."""
+        begins = np.ones(len(self.low), dtype=bool)
+        if self._shared:
+            # In order of columns and ranks, those of one interval stand together.
+            begins[1:] = (np.diff(self.columns) != 0) | (np.diff(self.low) != 0)
+        # The first search of each interval, and which interval each search is in.
+        self._firsts, self._which = np.flatnonzero(begins), np.cumsum(begins) - 1
+        left = self.left[self._firsts]
+        fitting = (most for most in range(MAX_DIGIT_BITS, 1, -1) if _cuts(left, most) <= self._capacity)
+        self._digits = np.minimum(self.left, next(fitting, 1))
+
+    @property
+    def digits(self) -> NDArray[np.int64]:
+        """As many for all, as long as they have any left."""
+        return self._digits
 
     def query(self, columns: tuple[str, ...]) -> CountsAt:
-        """The counts of the next round: up to the last key of each part but the last.
+        """The counts of the next round: up to the last position of each part but the last."""
+        at = self._firsts
+        steps = np.uint64(1) << (self.left[at] - self._digits[at]).astype(np.uint64)
+        each = zip(*(row.tolist() for row in (self.columns[at], self.low[at], steps, self.cuts[at])), strict=True)
+        cuts = (Cuts(column, low + step - 1, step, count) for column, low, step, count in each)
+        return CountsAt(columns, tuple(cuts), self._axes)
 
-        Intervals that are still shared are cut once; the number of parts is what one message holds.
-        """
-        intervals = np.stack([self.columns.astype(np.uint64), self.low], axis=1)
-        if self._shared:
-            intervals, self._which = np.unique(intervals, axis=0, return_inverse=True)
-        fitting = int(np.log2(self._capacity / len(intervals) + 1))
-        digit = max(1, min(fitting, MAX_DIGIT_BITS, self._left))
-        step = 1 << (self._left - digit)
-        cuts = (Cuts(column, low + step - 1, step, (1 << digit) - 1) for column, low in intervals.tolist())
-        return CountsAt(columns, tuple(cuts))
+    def reached(self, totals: Integers) -> Yes:
+        """Whether the count at each cut reaches the rank, search after search."""
+        cuts = self.cuts
+        begins = _begins(cuts[self._firsts])[self._which]
+        within = np.arange(cuts.sum()) - np.repeat(_begins(cuts), cuts)
+        counts = totals[np.repeat(begins, cuts) + within]
+        reached: Yes = counts >= np.repeat(self.ranks, cuts).astype(np.uint64)
+        return reached
 
-    def reached(self, totals: Integers) -> NDArray[np.bool_]:
-        """Whether each search's count at each cut reaches its rank."""
-        which = self._which.ravel()
-        return totals.reshape(which.max() + 1, -1)[which] >= self.ranks[:, np.newaxis].astype(np.uint64)
+    def take(self, reached: Yes) -> None:
+        """One more digit."""
+        super().take(reached)
+        self._divide()
+
+    def _found(self) -> Floats:
+        """The value at the position of each search."""
+        if not self._axes:
+            return from_keys(self.low)
+        ends = np.searchsorted(self.columns, np.arange(len(self._axes)), side="right")
+        parts = zip(self._axes, np.split(self.low, ends[:-1]), strict=True)
+        return np.concatenate([axis.values(part) for axis, part in parts])
 
     def values(self) -> Floats:
         """One row per column, one number per quantile; not-a-number where there is no value."""
         pairs = zip(self.columns.tolist(), self.ranks.tolist(), strict=True)
-        found = dict(zip(pairs, from_keys(self.low).tolist(), strict=True))
+        found = dict(zip(pairs, self._found().tolist(), strict=True))
 
         def value(column: int, level: Level, place: Position | None) -> float:
             if place is None:

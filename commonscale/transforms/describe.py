@@ -27,7 +27,7 @@ class Quantiles(RanksTransform):
 
     async def fit(self, pool: Pool) -> Fitted:
         """The quantiles of every column."""
-        return await quantiles(pool, self.columns, self.quantiles, self.method, self.ckks, self.epsilon)
+        return await quantiles(pool, self.columns, self.quantiles, self.prefer, self.method, self.ckks, self.epsilon)
 
     def numbers(self, fitted: Fitted) -> dict[str, Any]:
         """Counts, and one row of quantiles per column."""

@@ -7,6 +7,7 @@ import numpy as np
 from pydantic import Field
 
 from commonscale.errors import OutOfRange
+from commonscale.options import Prefer
 from commonscale.ordering import Floats
 from commonscale.pool import Pool
 from commonscale.statistics.extremes import extremes
@@ -53,14 +54,15 @@ class KBins(Transform):
     n_bins: int = Field(default=5, ge=2, le=1000)
     encode: Literal["onehot", "onehot-dense", "ordinal"] = "onehot"
     strategy: Literal["quantile", "uniform"] = "quantile"
+    prefer: Prefer = "bytes"
 
     async def fit(self, pool: Pool) -> list[Floats]:
         """The edges of each column's bins; infinite ones for a constant column, which has one bin."""
         if self.strategy == "quantile":
-            found = await quantiles(pool, self.columns, percent(np.linspace(0, 100, self.n_bins + 1)))
+            found = await quantiles(pool, self.columns, percent(np.linspace(0, 100, self.n_bins + 1)), self.prefer)
             edges = found.values
         else:
-            range_ = await extremes(pool, self.columns)
+            range_ = await extremes(pool, self.columns, self.prefer)
             # One by one: for all columns at once, numpy takes another formula as soon as one of them is constant.
             ends = zip(range_.low, range_.high, strict=True)
             edges = np.stack([np.linspace(low, high, self.n_bins + 1) for low, high in ends])

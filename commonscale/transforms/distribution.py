@@ -5,6 +5,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
+from commonscale.options import Prefer
 from commonscale.ordering import Floats
 from commonscale.pool import Pool
 from commonscale.reveal import Reveal
@@ -29,6 +30,7 @@ class QuantileTransform(Transform):
     transform: Literal["quantile"] = "quantile"
     n_quantiles: int = Field(default=1000, ge=1, le=10_000)
     output_distribution: Literal["uniform", "normal"] = "uniform"
+    prefer: Prefer = "bytes"
 
     ROWS: ClassVar[Reveal] = Reveal("rows", "pooled number of rows")
 
@@ -37,7 +39,7 @@ class QuantileTransform(Transform):
         answer = pool.ask(RowCount())
         (rows,) = await pool.add_counts(self.ROWS, 1, lambda: [answer()])
         references = np.linspace(0, 1, max(1, min(self.n_quantiles, int(rows))))
-        found = await quantiles(pool, self.columns, percent(references * 100))
+        found = await quantiles(pool, self.columns, percent(references * 100), self.prefer)
         # Interpolation may fall by a last digit.
         rising: Floats = np.maximum.accumulate(found.values, axis=1)
         return rising

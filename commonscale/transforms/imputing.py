@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
+from commonscale.options import Prefer
 from commonscale.ordering import Floats
 from commonscale.pool import Pool
 from commonscale.reveal import Reveal
@@ -44,6 +45,8 @@ class Impute(Transform):
     add_indicator: bool = False
     # Fill a column without any value with 0 ("constant": with fill_value); else it is an error.
     keep_empty_features: bool = False
+    # With "median".
+    prefer: Prefer = "bytes"
 
     @model_validator(mode="after")
     def _value_is_used(self) -> "Impute":
@@ -64,7 +67,7 @@ class Impute(Transform):
         if self.strategy == "constant":
             return np.full(len(names), self.fill_value)
         if self.strategy == "median":
-            return (await quantiles(pool, names, [MEDIAN])).values[:, 0]
+            return (await quantiles(pool, names, [MEDIAN], self.prefer)).values[:, 0]
         count, total = await pool.sum(MEAN, Sums(names), rows=2)
         return np.array(list(map(mean_of, count, total)))
 

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field, field_validator
 
-from commonscale.options import CkksOptions, Positive
+from commonscale.options import CkksOptions, Positive, Prefer
 from commonscale.ordering import Floats
 from commonscale.pool import Pool
 from commonscale.reveal import Reveal
@@ -89,17 +89,19 @@ class ExtremesTransform(Transform):
 
     method: Literal["auto", "search", "sequential", "tree", "all-pairs"] = "auto"
     ckks: CkksOptions = CkksOptions()
+    # With "search".
+    prefer: Prefer = "bytes"
     # Between a site and the coordinator; decides with "auto".
     latency_ms: int = Field(default=10, ge=0, le=100_000)
 
     async def fit(self, pool: Pool) -> tuple[Extremes, str, str]:
         """Minima and maxima, by which method, and why."""
         method, why = self.method_for(len(pool.sites))
-        return await extremes.extremes(pool, self.columns, method, self.ckks), method, why
+        return await extremes.extremes(pool, self.columns, self.prefer, method, self.ckks), method, why
 
     def method_for(self, sites: int) -> tuple[str, str]:
         """With "auto", the quickest."""
-        return extremes.choose(self.method, sites, len(self.columns), self.ckks.profile, self.latency_ms)
+        return extremes.choose(self.method, sites, len(self.columns), self.ckks.profile, self.latency_ms, self.prefer)
 
     def check_sites(self, sites: Sequence[str]) -> None:
         """Raise where a method has no room for so many."""
@@ -173,6 +175,8 @@ class RanksTransform(Transform):
     # "masks", "shares" and "ckks" reveal n and the pooled distribution around each answer; "private" reveals n and the
     # answers alone (slower, under encryption); "binary" is the paper's loop.
     method: Literal["masks", "shares", "ckks", "private", "binary"] = "masks"
+    # With "masks".
+    prefer: Prefer = "bytes"
     ckks: CkksOptions = CkksOptions()
     # Where method "binary" stops.
     epsilon: Positive = EPSILON
@@ -203,7 +207,7 @@ class Robust(RanksTransform):
         """Lower quantile, median, upper quantile."""
         low, high = self.quantile_range
         levels: list[Level] = [low / 100, MEDIAN, high / 100]
-        return await quantiles(pool, self.columns, levels, self.method, self.ckks, self.epsilon)
+        return await quantiles(pool, self.columns, levels, self.prefer, self.method, self.ckks, self.epsilon)
 
     def numbers(self, fitted: Quantiles) -> dict[str, Any]:
         """Counts, medians and quantiles."""

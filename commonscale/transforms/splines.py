@@ -5,6 +5,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field, model_validator
 
+from commonscale.options import Prefer
 from commonscale.ordering import Floats
 from commonscale.pool import Pool
 from commonscale.statistics.extremes import extremes
@@ -29,6 +30,7 @@ class Spline(Transform):
     knots: Literal["uniform", "quantile"] = "uniform"
     extrapolation: Literal["error", "constant", "linear", "continue", "periodic"] = "constant"
     include_bias: bool = True
+    prefer: Prefer = "bytes"
 
     @model_validator(mode="after")
     def _period_fits(self) -> "Spline":
@@ -39,9 +41,10 @@ class Spline(Transform):
     async def fit(self, pool: Pool) -> Floats:
         """The knots, one row per column."""
         if self.knots == "quantile":
-            found = (await quantiles(pool, self.columns, percent(100 * np.linspace(0, 1, self.n_knots)))).values
+            levels = percent(100 * np.linspace(0, 1, self.n_knots))
+            found = (await quantiles(pool, self.columns, levels, self.prefer)).values
         else:
-            range_ = await extremes(pool, self.columns)
+            range_ = await extremes(pool, self.columns, self.prefer)
             found = np.linspace(range_.low, range_.high, self.n_knots, axis=1, dtype=np.float64)
         check_present(self.columns, found[:, 0])
         return found

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from commonscale.categories import TextRules, canonical
 from commonscale.sources.duckdb import DuckDbSource
-from commonscale.sources.queries import Cuts, Folded
+from commonscale.sources.queries import AnyValue, Cuts, Folded
 from commonscale.sources.source import Source
 
 Cells = Mapping[str, Sequence[Any]]
@@ -134,3 +134,17 @@ class Roots(Folded):
     def terms(self, column: int, values: np.ndarray) -> np.ndarray:
         with np.errstate(over="ignore"):
             return np.array([np.sqrt(np.abs(values)).sum(), (values * (column + 1)).sum()])
+
+
+@dataclass(frozen=True)
+class Signs(AnyValue):
+    """A question that no engine knows: whether there are values below zero, and others."""
+
+    title = "signs"
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        return (2,) * len(self.columns)
+
+    def holds(self, column: int, values: np.ndarray) -> np.ndarray:
+        return np.array([(values < 0).any(), (values >= 0).any()])

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from commonscale.axis import Axis
 from commonscale.categories import TextRules, canonical
 from commonscale.errors import DataChanged, DataError, InfiniteValues, MissingColumn, WrongType
 from commonscale.sources.queries import (
@@ -33,6 +34,7 @@ from tests.contract.sources import (
     ENGINES,
     Engine,
     Roots,
+    Signs,
     counts_at,
     frequency,
     key,
@@ -174,6 +176,25 @@ def test_folded_queries_see_every_present_value_once(engine: Engine, columns: li
     assert_sums(products, terms)
 
 
+@given(columns=columns_of_numbers())
+@settings(max_examples=15)
+def test_questions_about_any_value_see_every_present_value(engine: Engine, columns: list[list[Any]]) -> None:
+    """Of each column on its own."""
+    cells, names = table_of(columns)
+    found = engine.source(cells).answer(Signs(names))
+    expected = [[any(x < 0 for x in column), any(x >= 0 for x in column)] for column in map(present, columns)]
+    assert [answers.tolist() for answers in found] == expected
+
+
+def test_cuts_lie_on_an_axis(engine: Engine) -> None:
+    """Of tenths from 10 to 1,033: two binary digits and a sign differ."""
+    tenths = [-102.6, -0.2, None, 0.0, 0.2, 102.4, 102.6, 0.2]
+    axis = Axis(1, varying=1 << 10 | 1 << 1, fixed=0)
+    assert axis.positions(np.array([x for x in tenths if x is not None])).tolist() == [0, 2, 4, 5, 6, 7, 5]
+    source = engine.source({"a": tenths})
+    assert source.answer(CountsAt(("a",), (Cuts(0, -1, 1, 10),), (axis,))).tolist() == [0, 1, 1, 2, 2, 3, 5, 6, 7, 7]
+
+
 letters = st.text(alphabet="aAbß é\u0301,;\"'-.01\u00a0", max_size=4)
 # As a person may write them: "1", "1.0" and "01", "true" and "TRUE"; never a text that only spaces make different.
 words = st.one_of(st.none(), letters, st.sampled_from(["1", "1.0", "01", "-0", "true", "TRUE", "word", "NA"]))
@@ -292,6 +313,7 @@ def test_no_query_about_no_column(engine: Engine) -> None:
     assert source.answer(CountsAt((), ())).shape == (0,)
     assert source.answer(CountsAt(("a",), ())).shape == (0,)
     assert source.answer(Roots(())).shape == (0,)
+    assert source.answer(Signs(())) == []
     assert source.answer(Frequencies((), RULES)) == []
     assert source.answer(TargetSums((), "a", RULES)) == []
     assert check(source, [], []) == {}
@@ -332,6 +354,7 @@ def test_a_column_that_is_not_there_is_named(engine: Engine, name: str) -> None:
     queries: list[Query[Any]] = [
         Sums(("a", name)), Deviations((name,), (0.0,)), Extremes((name,)), CountsAt((name,), (Cuts(0, 0),)),
         Frequencies((name,), RULES), TargetSums((name,), "a", RULES), TargetSums(("w",), name, RULES), Roots((name,)),
+        Signs((name,)),
     ]  # fmt: skip
     for query in queries:
         with pytest.raises(MissingColumn) as caught:

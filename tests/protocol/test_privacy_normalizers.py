@@ -14,6 +14,7 @@ import pytest
 from commonscale.channel.slot import ALL, COORDINATOR, Slot
 from commonscale.ordering import Keys, to_keys
 from commonscale.pipeline import Pipeline
+from commonscale.statistics.extremes import DIGIT_BITS
 from commonscale.statistics.quantiles import RankSearch
 from commonscale.statistics.search import Smallest
 from commonscale.v1.protocols_pb2 import Answers, MaskedVector, Opened, Total
@@ -21,6 +22,7 @@ from crypto import field61, fixed_point
 from crypto.rings import FIELD61, Z256, Vector
 from tests.federation import Federation, NumpySource
 from tests.needles import present
+from tests.one_table import OneTable
 
 SITES = ("east", "north", "west")
 COLUMNS = ["a", "b"]
@@ -112,11 +114,19 @@ def test_no_local_count_is_in_any_message_to_the_coordinator(tmp_path: Path) -> 
 
 
 def test_all_answers_of_a_search_follow_from_the_result(tmp_path: Path) -> None:
-    """The simulator knows minimum and maximum only."""
+    """The simulator knows minimum and maximum only, and what all values have in common."""
     messages, fitted = record(tmp_path, "search")
-    found, _, _ = fitted.fitted
-    search, number = Smallest(2 * len(COLUMNS)), 0
-    result: Keys = np.concatenate([to_keys(found.low), ~to_keys(found.high)])
+    low, high, pool = fitted.fitted[0].low, fitted.fitted[0].high, OneTable(list(POOLED.T))
+    found = pool.axes().axes
+    for reveal, answers in pool.answered.items():
+        announced = Answers.FromString(messages[Slot("job-1/0", f"{reveal.scope}.Answers", COORDINATOR, ALL)]).bits
+        assert np.packbits(np.concatenate(answers)).tobytes() == announced
+    bits = [axis.bits for axis in found]
+    search, number = Smallest(2 * bits, DIGIT_BITS["bytes"]), 0
+    minima, maxima = (
+        np.concatenate([a.positions(v[None]) for a, v in zip(found, x, strict=True)]) for x in (low, high)
+    )
+    result: Keys = np.concatenate([minima, np.array([(1 << each) - 1 for each in bits], dtype=np.uint64) - maxima])
     while search:
         number += 1
         simulated = search.answers(result)
@@ -130,11 +140,12 @@ def test_what_the_coordinator_adds_up_in_a_search_is_zero_or_uniform(tmp_path: P
     """Not even the number of sites that said yes is there."""
     messages, _ = record(tmp_path, "search")
     totals = []
-    for number in range(1, 100):
-        parts = [messages.get(Slot("job-1/0", f"range.{number}.MaskedVector", site, COORDINATOR)) for site in SITES]
+    for scope in ("grid", "varying", *(f"range.{number}" for number in range(1, 100))):
+        parts = [messages.get(Slot("job-1/0", f"{scope}.MaskedVector", site, COORDINATOR)) for site in SITES]
         if parts[0] is None:
             break
         totals.append(FIELD61.add_all([elements_of(part or b"") for part in parts]))
+    assert len(totals) > 3
     flat = np.concatenate(totals)
     yes = flat[flat != 0]
     assert 0 < len(yes) < len(flat)

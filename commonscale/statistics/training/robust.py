@@ -147,7 +147,8 @@ async def median(pool: Pool, reveal: Reveal, length: int, mine: Callable[[], Flo
 
 def _below(query: CountsAt, own: Callable[[], Keys]) -> Integers:
     keys = own()
-    return np.concatenate([counts_up_to(cuts, keys[cuts.column : cuts.column + 1]) for cuts in query.cuts])
+    counts = (counts_up_to([cuts], keys[cuts.column : cuts.column + 1]) for cuts in query.cuts)
+    return np.concatenate([one for found in counts for one in found])
 
 
 def _check(query: CountsAt, total: Integers, sites: int, reveal: Reveal) -> None:
