@@ -33,7 +33,7 @@ PAPER_S: dict[str, float | None] = {
     "robust/ckks": 368.0,
     "robust/private": 368.0,
     "robust/binary": 368.0,
-    "yeo-johnson/masks": None,
+    "power/masks": None,
 }
 DEFAULT = ("zscore/ckks", "minmax/search", "minmax/all-pairs", "minmax/tree", "minmax/sequential",
            "robust/masks", "robust/ckks", "robust/binary")  # fmt: skip

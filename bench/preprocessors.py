@@ -90,8 +90,8 @@ STEPS: dict[str, Measured] = {
         {"transform": "impute", "strategy": "median"},
         SimpleImputer(strategy="median"), lambda i: (i.statistics_,), (18.40, 21.02, 70.83),
     ),
-    "yeo-johnson/masks": Measured(
-        {"transform": "yeo-johnson"},
+    "power/yeo-johnson": Measured(
+        {"transform": "power"},
         preprocessing.PowerTransformer(), lambda p: (p.lambdas_,), (73.46, 75.18, 360.18),
     ),
 }  # fmt: skip

@@ -31,6 +31,7 @@ FURTHER: dict[str, list[dict[str, Any]]] = {
     "onehot": _ENCODED,
     "ordinal": _ENCODED,
     "target": [*_IDENTIFIERS, {"means": "local"}],
+    "power": [{"family": "box-cox"}],
     "kbins": [{"strategy": "uniform"}],
     "spline": [{"knots": "quantile"}],
     "impute": [{"strategy": "median"}, {"strategy": "constant"}, {"add_indicator": True}],

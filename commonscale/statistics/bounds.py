@@ -35,6 +35,7 @@ SIDES = Reveal(
     "bounds",
     "the powers of two above the largest and below the smallest value of each column, and whether there is any",
 )
+AROUND = Reveal("bounds", "the powers of two around the smallest and the largest value of each column")
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,29 @@ async def sides(pool: Pool, columns: Sequence[str]) -> tuple[Bounds, Bounds]:
     low = await smallest_keys(pool, SIDES, 2 * len(columns), mine, _EXPONENT_BITS)
     above, below = np.split(low, 2)
     return _powers(above, columns), _powers(below, columns)
+
+
+async def around(pool: Pool, columns: Sequence[str]) -> tuple[Floats, Floats]:
+    """Of columns whose values must all be above zero, the powers of two around them; 1 where there is no value."""
+    answer = pool.ask(Extremes(tuple(columns)))
+
+    def mine() -> Keys:
+        low, high = answer()
+        lowest = np.where(np.isnan(low), NO_VALUE, to_keys(np.nan_to_num(low)))
+        return np.concatenate([lowest, complements(high)])
+
+    found = await smallest_keys(pool, AROUND, 2 * len(columns), mine, _EXPONENT_BITS)
+    smallest, largest = np.split(found, 2)
+    above = _powers(largest, columns)
+    # Of zero and of numbers that are nearly zero all bits of the exponent are 0, and of others above zero some are not.
+    for column, key, there in zip(columns, smallest, above.present, strict=True):
+        if there and key <= to_keys(np.zeros(1))[0]:
+            raise OutOfRange(
+                f"Column {column!r} has values that are not above zero.",
+                "Box-Cox takes none: use family = 'yeo-johnson', or shift the column at every site.",
+            )
+    exponents = ((smallest >> _MANTISSA_BITS) & np.uint64(0x7FF)).astype(np.int64) - _BIAS
+    return np.where(above.present, np.exp2(exponents.clip(-_MAX_EXPONENT, _MAX_EXPONENT)), 1.0), above.bounds
 
 
 def complements(largest: Floats) -> Keys:

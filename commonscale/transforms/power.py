@@ -1,23 +1,24 @@
-"""Power transforms: Yeo-Johnson."""
+"""Power transforms: Yeo-Johnson and Box-Cox."""
 
 from typing import Any, ClassVar, Literal
 
 from commonscale.pool import Pool
 from commonscale.reveal import Reveal
 from commonscale.sources.queries import Query
-from commonscale.statistics.power import LikelihoodTerms, yeo_johnson
-from commonscale.statistics.power import YeoJohnson as Fitted
-from commonscale.transforms.base import Transform, named, plain
+from commonscale.statistics.power import LikelihoodTerms, Powers, powers
+from commonscale.transforms.base import Transform, check_present, named, plain
 from commonscale.transforms.scaling import standard_scaler
 
 
-class YeoJohnson(Transform):
+class Power(Transform):
     """Make columns more like a normal distribution, with the pooled maximum-likelihood lambda of each."""
 
     may_ask: ClassVar[tuple[type[Query[Any]], ...]] = (LikelihoodTerms,)
-    repeats: ClassVar[tuple[str, ...]] = ("standardize",)
+    repeats: ClassVar[tuple[str, ...]] = ("family", "standardize")
 
-    transform: Literal["yeo-johnson"] = "yeo-johnson"
+    transform: Literal["power"] = "power"
+    # scikit-learn's `method`; Box-Cox takes values above zero only.
+    family: Literal["yeo-johnson", "box-cox"] = "yeo-johnson"
     method: Literal["masks", "shares"] = "masks"
     standardize: bool = True
 
@@ -29,21 +30,24 @@ class YeoJohnson(Transform):
         "derivative by lambda and their covariance, and the mean logarithm of the values",
     )
 
-    async def fit(self, pool: Pool) -> Fitted:
+    async def fit(self, pool: Pool) -> Powers:
         """Lambdas, and the moments after the transformation."""
-        return await yeo_johnson(pool, self.MEAN, self.VARIANCE, self.CANDIDATES, self.columns, self.method)
+        found = await powers(pool, self.family, self.MEAN, self.VARIANCE, self.CANDIDATES, self.columns, self.method)
+        if self.family == "box-cox":
+            check_present(self.columns, found.moments.mean)
+        return found
 
-    def numbers(self, fitted: Fitted) -> dict[str, Any]:
+    def numbers(self, fitted: Powers) -> dict[str, Any]:
         """Lambdas, which of them floats could not follow to the best, and the moments after the transformation."""
         after = {"mean": plain(fitted.moments.mean), "variance": plain(fitted.moments.variance)}
         found = {"lambda": plain(fitted.lambdas), "limited": list(fitted.limited)}
         return found | after if self.standardize else found
 
-    def estimator(self, fitted: Fitted) -> Any:
+    def estimator(self, fitted: Powers) -> Any:
         """A PowerTransformer."""
         from sklearn.preprocessing import PowerTransformer
 
-        made = PowerTransformer(method="yeo-johnson", standardize=self.standardize)
+        made = PowerTransformer(method=self.family, standardize=self.standardize)
         made.lambdas_ = fitted.lambdas.copy()
         if self.standardize:
             made._scaler = standard_scaler(fitted.moments)

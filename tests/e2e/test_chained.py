@@ -31,7 +31,7 @@ from tests.patience import PATIENCE_S, eventually
 
 SITES = ["a", "b", "c"]
 WARDS = ["icu", "er", "surgery", "?", "stroke unit"]
-YEO_JOHNSON = {"transform": "yeo-johnson", "columns": ["dose", "bmi"]}
+YEO_JOHNSON = {"transform": "power", "columns": ["dose", "bmi"]}
 MINMAX = {"transform": "minmax", "columns": ["dose", "bmi"]}
 ROBUST = {"transform": "robust", "columns": ["dose"]}
 # Busy machines start daemons slowly.
@@ -169,7 +169,7 @@ def test_yeo_johnson_then_minmax_is_the_pooled_pipeline(federation: Chained) -> 
     new = pd.DataFrame({"dose": [0.0, 2.5, 400.0, np.nan, -3.0], "bmi": [26.1, np.nan, 31.0, 12.0, 55.5]})
     for site in SITES:
         results = federation.results(site, job_id)
-        power, minmax = storage.load(results / "0-yeo-johnson.skops"), storage.load(results / "1-minmax.skops")
+        power, minmax = storage.load(results / "0-power.skops"), storage.load(results / "1-minmax.skops")
         np.testing.assert_allclose(power.lambdas_, expected[0].lambdas_, atol=1e-4)
         after = np.vstack([power.transform(table[columns]) for table in TABLES.values()])
         np.testing.assert_array_equal(minmax.data_min_, np.nanmin(after, axis=0))
@@ -302,7 +302,7 @@ def test_a_power_cut_in_mid_chain(federation: Chained) -> None:
     watch.assert_private(job_id)
     dose = POOLED[["dose"]].to_numpy()
     results = federation.results("b", job_id)
-    after = storage.load(results / "0-yeo-johnson.skops").transform(POOLED[["dose", "bmi"]])[:, :1]
+    after = storage.load(results / "0-power.skops").transform(POOLED[["dose", "bmi"]])[:, :1]
     robust = storage.load(results / "1-robust.skops")
     np.testing.assert_allclose(robust.center_, np.nanmedian(after, axis=0), rtol=1e-12)
     pipeline = storage.load(results / "pipeline.skops")

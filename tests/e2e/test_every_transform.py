@@ -36,7 +36,7 @@ PLAIN: dict[str, dict[str, Any]] = {
     "maxabs": {**NUMBERS, "transform": "maxabs", "method": "search"},
     "robust": {**NUMBERS, "transform": "robust"},
     "quantiles": {**NUMBERS, "transform": "quantiles", "method": "shares"},
-    "yeo-johnson": {**NUMBERS, "transform": "yeo-johnson"},
+    "power": {**NUMBERS, "transform": "power"},
     "onehot": {**TEXTS, "transform": "onehot", "min_frequency": 5},
     "onehot-apsi": {**TEXTS, "transform": "onehot", "method": "apsi"},
     "onehot-apsi-both": {**TEXTS, "transform": "onehot", "method": "apsi", "both_directions": True},

@@ -118,7 +118,7 @@ class World:
     def _pipeline(self, group: str, name: str, _: str, secure: str) -> dict[str, Any]:
         step, table = STEPS[name], self.tables[group]
         columns = table.columns
-        if step["transform"] == "yeo-johnson":
+        if step["transform"] == "power":
             columns = CURVED[group.partition("-")[0]]
         elif step.get("method") in {"private", "binary"}:
             columns = columns[:2]
@@ -188,16 +188,16 @@ STEPS: dict[str, dict[str, Any]] = {
     "robust-private": {"transform": "robust", "method": "private"},
     "quantiles-private": {"transform": "quantiles", "method": "private", "quantiles": (0.5,)},
     "quantiles-binary": {"transform": "quantiles", "method": "binary", "epsilon": 0.1, "quantiles": (0.5,)},
-    "yeo-johnson-masks": {"transform": "yeo-johnson"},
-    "yeo-johnson-shares": {"transform": "yeo-johnson", "method": "shares"},
+    "power-masks": {"transform": "power"},
+    "power-shares": {"transform": "power", "method": "shares"},
 }
 CASES: dict[str, list[str]] = {
     "breast-4": ["zscore-ckks secure", "minmax-all-pairs secure", "robust-ckks secure"],
     "breast-10": ["zscore-ckks", "minmax-search", "minmax-tree", "minmax-all-pairs", "robust-masks"],
     "hcv-3": ["minmax-sequential", "quantiles-binary"],
     "hcv-4": ["robust-shares", "maxabs"],
-    "parkinsons-4": ["minmax-search", "robust-masks", "yeo-johnson-masks"],
-    "heart-4": ["zscore-ckks", "minmax-search", "robust-ckks", "quantiles-private", "yeo-johnson-shares"],
+    "parkinsons-4": ["minmax-search", "robust-masks", "power-masks"],
+    "heart-4": ["zscore-ckks", "minmax-search", "robust-ckks", "quantiles-private", "power-shares"],
 }
 if HEAVY:
     everything = [*STEPS, *(f"{name} secure" for name, step in STEPS.items() if encrypted(step))]
@@ -278,7 +278,7 @@ CHECKS: dict[str, Callable[[dict[str, Any], dict[str, Any], Any, np.ndarray], No
     "maxabs": check_maxabs,
     "robust": check_robust,
     "quantiles": check_quantiles,
-    "yeo-johnson": check_yeo_johnson,
+    "power": check_yeo_johnson,
 }
 
 
@@ -341,7 +341,7 @@ def test_a_declared_bound_that_does_not_hold(world: World) -> None:
     assert "1234" not in ended.wire.error
 
 
-@pytest.mark.parametrize("name", ["zscore-masks", "minmax-search", "maxabs", "robust-masks", "yeo-johnson-masks"])
+@pytest.mark.parametrize("name", ["zscore-masks", "minmax-search", "maxabs", "robust-masks", "power-masks"])
 def test_infinities_are_refused(world: World, name: str) -> None:
     """Before any protocol begins, whatever the transform."""
     (ended,) = world.end([job(HOSPITALS, ["value", "infinite"], dataset="odd", **STEPS[name])])

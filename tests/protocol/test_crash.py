@@ -61,7 +61,7 @@ STEPS: dict[str, tuple[int, dict[str, Any]]] = {
     "robust-masks": (5, {"transform": "robust"}),
     "robust-shares": (9, {"transform": "robust", "method": "shares"}),
     "robust-ckks": (17, {"transform": "robust", "method": "ckks", **CKKS}),
-    "yeo-johnson": (9, {"transform": "yeo-johnson"}),
+    "power": (9, {"transform": "power"}),
 }
 
 

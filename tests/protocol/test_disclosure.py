@@ -60,7 +60,8 @@ NUMERIC: list[dict[str, Any]] = [
     {"transform": "robust", "method": "ckks", **REUSE},
     {"transform": "quantiles", "method": "private", **REUSE},
     {"transform": "quantiles", "method": "binary", "epsilon": 2.0, **DECLARED},
-    *({"transform": "yeo-johnson", "method": method} for method in ("masks", "shares")),
+    *({"transform": "power", "method": method} for method in ("masks", "shares")),
+    {"transform": "power", "family": "box-cox"},
     *({"transform": "kbins", "strategy": strategy} for strategy in ("quantile", "uniform")),
     *({"transform": "spline", "knots": knots} for knots in ("quantile", "uniform")),
     *({"transform": "impute", "strategy": s, "add_indicator": True} for s in ("mean", "median", "constant")),
@@ -145,7 +146,10 @@ def tables(directory: Path, step: Mapping[str, Any]) -> dict[str, Table]:
         return dict(zip(SITES[:3], workers(3, layered=layered).values(), strict=True))
     if is_numeric(step):
         generator = np.random.default_rng(8)
-        return {site: NumpySource(COLUMNS, generator.normal(2, 3, (6, 2)).round(2)) for site in SITES[:3]}
+        rows = {site: generator.normal(2, 3, (6, 2)).round(2) for site in SITES[:3]}
+        if step.get("family") == "box-cox":
+            rows = {site: np.abs(numbers) + 0.1 for site, numbers in rows.items()}
+        return {site: NumpySource(COLUMNS, numbers) for site, numbers in rows.items()}
     memories: dict[str, Any] = {}
     if step.get("extends"):
         before = {key: value for key, value in step.items() if key not in ("extends", "transform")}

@@ -108,10 +108,13 @@ def test_different_totals_end_in_a_disagreement(numbers: Federation, method: str
 
 COUNTED = {
     "the number of values": ({"transform": "robust"}, "n.Total", "elements"),
-    "a cut of a search for ranks": ({"transform": "robust"}, "search.2.Total", "elements"),
+    "how many decimals there are": ({"transform": "robust"}, "grid.Answers", "bits"),
+    "which digits vary": ({"transform": "robust"}, "varying.Answers", "bits"),
+    "a cut of a search for ranks": ({"transform": "robust"}, "search.1.Total", "elements"),
+    "decimals of extremes": ({"transform": "minmax", "method": "search"}, "grid.Answers", "bits"),
+    "digits of extremes": ({"transform": "minmax", "method": "search"}, "varying.Answers", "bits"),
     "an answer of a search": ({"transform": "minmax", "method": "search"}, "range.1.Answers", "bits"),
-    "the last answer of a search": ({"transform": "minmax", "method": "search"}, "range.4.Answers", "bits"),
-    "a candidate of a power transform": ({"transform": "yeo-johnson"}, "search.2.Total", "elements"),
+    "a candidate of a power transform": ({"transform": "power"}, "search.2.Total", "elements"),
 }
 
 

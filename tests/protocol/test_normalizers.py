@@ -12,7 +12,7 @@ from sklearn.preprocessing import MaxAbsScaler, MinMaxScaler, PowerTransformer, 
 
 from commonscale.channel.slot import COORDINATOR
 from commonscale.concurrency import first_error
-from commonscale.errors import ProtocolError
+from commonscale.errors import DataError, ProtocolError
 from commonscale.pipeline import Pipeline
 from commonscale.statistics import power
 from tests.federation import Federation, NumpySource, Result
@@ -133,13 +133,52 @@ def test_yeo_johnson(tmp_path: Path, method: str) -> None:
         ])
         for site, rows in zip(SITES, (30, 50, 41), strict=True)
     }  # fmt: skip
-    got = run(tmp_path, tables, transform="yeo-johnson", method=method)[COORDINATOR].estimator()
+    got = run(tmp_path, tables, transform="power", method=method)[COORDINATOR].estimator()
     expected = PowerTransformer().fit(pooled(tables))
     usual = [0, 1, 2, 4]
     np.testing.assert_allclose(got.lambdas_[usual], expected.lambdas_[usual], rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(
         got.transform(pooled(tables))[:, usual], expected.transform(pooled(tables))[:, usual], atol=1e-4
     )
+
+
+@pytest.mark.parametrize("method", ["masks", "shares"])
+def test_box_cox(tmp_path: Path, method: str) -> None:
+    """As scikit-learn's, with gaps, whatever the unit of a column."""
+    generator = np.random.default_rng(6)
+    tables = {
+        site: np.column_stack([
+            generator.lognormal(1, 1, rows), generator.gamma(2, 3, rows) * 1e-9, generator.normal(1e6, 5e4, rows),
+        ])
+        for site, rows in zip(SITES, (30, 50, 41), strict=True)
+    }  # fmt: skip
+    tables["east"][3:7, 1] = np.nan
+    got = run(tmp_path, tables, transform="power", family="box-cox", method=method)[COORDINATOR].estimator()
+    expected = PowerTransformer(method="box-cox").fit(pooled(tables))
+    np.testing.assert_allclose(got.lambdas_, expected.lambdas_, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(got.transform(pooled(tables)), expected.transform(pooled(tables)), atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (0.0, "Column 'c0' has values that are not above zero."),
+        (-2.0, "Column 'c0' has values that are not above zero."),
+        (5.0, "All values of column 'c0' are the same"),
+        (np.nan, "Column 'c0' has no value at any site."),
+    ],
+)
+def test_box_cox_names_the_column_that_it_cannot_take(tmp_path: Path, value: float, message: str) -> None:
+    """And says what to do; at all roles alike, so that nobody is told whose values they are."""
+    tables = {site: np.array([[5.0, 1.0], [5.0, 2.0]]) for site in SITES}
+    tables["north"] = np.array([[value, 3.0]])
+    if np.isnan(value):
+        tables = {site: np.array([[np.nan, 1.0], [np.nan, 2.0]]) for site in SITES}
+    with pytest.raises(ExceptionGroup) as caught:
+        run(tmp_path, tables, transform="power", family="box-cox")
+    error = first_error(caught.value)
+    assert isinstance(error, DataError)
+    assert message in str(error)
 
 
 def test_a_power_search_that_does_not_end_says_for_which_columns(
@@ -150,7 +189,7 @@ def test_a_power_search_that_does_not_end_says_for_which_columns(
     generator = np.random.default_rng(8)
     tables = {site: np.column_stack([np.ones(40), generator.lognormal(size=40)]) for site in SITES}
     with pytest.raises(ExceptionGroup) as caught:
-        run(tmp_path, tables, transform="yeo-johnson")
+        run(tmp_path, tables, transform="power")
     error = first_error(caught.value)
     assert isinstance(error, ProtocolError)
     assert "The likeliest lambda of 'c1' was not found." in str(error)

@@ -41,7 +41,7 @@ STEPS: dict[str, dict[str, Any]] = {
     "counts-ckks": {"transform": "robust", "method": "ckks", **CKKS},
     "private": {"transform": "robust", "method": "private", **CKKS},
     "zscore": {"transform": "zscore", "method": "ckks", "max_rows": 4096, **CKKS},
-    "yeo-johnson": {"transform": "yeo-johnson"},
+    "power": {"transform": "power"},
 }
 
 

@@ -89,7 +89,7 @@ OPTIONS: dict[str, dict[str, st.SearchStrategy[Any]]] = {
         "unit_variance": st.booleans(),
     },
     "quantiles": {**RANKS, "quantiles": st.lists(st.floats(0, 1), min_size=1, max_size=5).map(tuple)},
-    "yeo-johnson": {"method": st.sampled_from(["masks", "shares"]), "standardize": st.booleans()},
+    "power": {"method": st.sampled_from(["masks", "shares"]), "standardize": st.booleans()},
     "onehot": {
         **IDENTIFIERS,
         "handle_unknown": st.sampled_from(["ignore", "error", "infrequent-if-exist"]),
@@ -407,7 +407,7 @@ EVERY_METHOD = [
         "maxabs": ("search", "sequential", "tree", "all-pairs"),
         "robust": ("masks", "shares", "ckks", "private", "binary"),
         "quantiles": ("masks", "shares", "ckks", "private", "binary"),
-        "yeo-johnson": ("masks", "shares"),
+        "power": ("masks", "shares"),
         "onehot": ("oprf", "apsi", "apsi-native", "otmppsi", "ring"),
         "ordinal": ("oprf", "apsi", "apsi-native", "otmppsi", "ring"),
         "target": ("oprf", "apsi", "apsi-native", "otmppsi"),

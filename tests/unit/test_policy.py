@@ -8,6 +8,7 @@ import pytest
 from commonscale.config import Policy
 from commonscale.errors import Refused
 from commonscale.pipeline import Pipeline
+from commonscale.statistics.axes import Decimals
 from commonscale.transforms import TRANSFORMS
 from participant import policy
 
@@ -66,7 +67,8 @@ def test_parameters_that_are_not_secure_are_refused_where_they_are_used() -> Non
     ("step", "column", "asked"),
     [
         ({"columns": ["secret"]}, "secret", "counts, sums and sums of squares"),
-        ({"transform": "minmax", "columns": ["secret"], "method": "search"}, "secret", "smallest and largest values"),
+        ({"transform": "minmax", "columns": ["secret"], "method": "search"}, "secret", Decimals.title),
+        ({"transform": "power", "columns": ["secret"]}, "secret", "smallest and largest values"),
         ({"transform": "robust", "columns": ["secret"]}, "secret", "numbers of values up to given cuts"),
         ({"transform": "onehot", "columns": ["secret"]}, "secret", "different values and how often each occurs"),
         (

@@ -14,17 +14,17 @@ from commonscale.estimators import storage
 from commonscale.results import canonical_json
 from commonscale.statistics.extremes import Extremes
 from commonscale.statistics.moments import Moments
-from commonscale.statistics.power import YeoJohnson as FittedYeoJohnson
+from commonscale.statistics.power import Powers
 from commonscale.statistics.quantiles import Quantiles as FittedQuantiles
 from commonscale.transforms import Transform
 from commonscale.transforms.describe import Quantiles
-from commonscale.transforms.power import YeoJohnson
+from commonscale.transforms.power import Power
 from commonscale.transforms.scaling import MaxAbs, MinMax, Robust, ZScore
 
 COLUMNS = ["age", "weight"]
 EXTREMES = Extremes(np.array([1.5, np.nan]), np.array([2.5, np.nan]))
 AFTER = Moments(tuple(COLUMNS), (3, 3), (1.0, 2.0), (1.0, 1.0))
-YEO_JOHNSON = FittedYeoJohnson(np.array([0.5, 1.0]), (False, True), AFTER)
+YEO_JOHNSON = Powers(np.array([0.5, 1.0]), (False, True), AFTER)
 RESULTS: dict[str, tuple[Transform, Any]] = {
     "zscore": (ZScore(columns=COLUMNS), Moments(tuple(COLUMNS), (3, 4), (1.5, 2.5), (1.0, 0.0))),
     "zscore-ckks": (ZScore(columns=COLUMNS, method="ckks"), Moments(tuple(COLUMNS), None, (1.5, 2.5), (1.0, 0.0))),
@@ -38,8 +38,8 @@ RESULTS: dict[str, tuple[Transform, Any]] = {
         Quantiles(columns=COLUMNS, quantiles=(0.5, 0.9)),
         FittedQuantiles((3, 0), np.array([[1.5, 2.0], [np.nan] * 2])),
     ),
-    "yeo-johnson": (YeoJohnson(columns=COLUMNS, standardize=False), YEO_JOHNSON),
-    "yeo-johnson-standardized": (YeoJohnson(columns=COLUMNS), YEO_JOHNSON),
+    "power": (Power(columns=COLUMNS, standardize=False), YEO_JOHNSON),
+    "power-standardized": (Power(columns=COLUMNS), YEO_JOHNSON),
 }
 
 

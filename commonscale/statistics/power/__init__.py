@@ -1,4 +1,4 @@
-"""Federated Yeo-Johnson: the pooled maximum-likelihood λ of every column, from the likelihood's derivative.
+"""Federated power transforms: the pooled maximum-likelihood λ of every column, from the likelihood's derivative.
 
 The federated YJ transformation of section IV of "Bridging Local and Federated Data Normalization in FL", after
 Marchand et al. (SecureFedYJ):
@@ -6,6 +6,9 @@ Marchand et al. (SecureFedYJ):
 2. A round asks for five sums per column at one candidate for λ (power.terms); they give the derivative of the
    log-likelihood there, and everyone the same next candidate (power.search). About six rounds find λ.
 3. The last round's sums are also the mean and variance of the transformed column.
+
+Box-Cox, which the paper does not have, is the same search for values above zero; step 1 finds the powers of two around
+the smallest and the largest value, and that all are above zero.
 
 Differs from SecureFedYJ: a bracketed superlinear search on the derivative instead of a bisection on its sign; sums
 instead of signs are revealed.
@@ -20,7 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from commonscale.concurrency import offload
-from commonscale.errors import ProtocolError
+from commonscale.errors import OutOfRange, ProtocolError
 from commonscale.ordering import Floats
 from commonscale.pool import Pool
 from commonscale.reveal import Reveal
@@ -48,7 +51,7 @@ class LikelihoodTerms(Folded):
 
 
 @dataclass(frozen=True)
-class YeoJohnson:
+class Powers:
     """λ per column; whether floats could not follow the likelihood to its best; moments after the transformation."""
 
     lambdas: Floats
@@ -56,13 +59,17 @@ class YeoJohnson:
     moments: Moments
 
 
-async def yeo_johnson(
-    pool: Pool, mean: Reveal, variance: Reveal, candidates: Reveal, columns: Sequence[str], method: str
-) -> YeoJohnson:
+async def powers(
+    pool: Pool, family: str, mean: Reveal, variance: Reveal, candidates: Reveal, columns: Sequence[str], method: str
+) -> Powers:
     """The likeliest λ of every column."""
-    above, below = await bounds.sides(pool, columns)  # 1.
+    if family == "yeo-johnson":  # 1.
+        limits = [side.bounds * side.present for side in await bounds.sides(pool, columns)]
+    else:
+        limits = list(await bounds.around(pool, columns))
     found = await moments(pool, mean, variance, columns, method)
-    searches = [ColumnSearch(known) for known in _known(found, above, below)]
+    known = [*map(_known, columns, *_rows(found), *limits, [family] * len(columns))]
+    searches = [ColumnSearch(column) for column in known]
     number = 0
     while left := [index for index, search in enumerate(searches) if not search.done]:  # 2.
         names = tuple(columns[index] for index in left)
@@ -76,14 +83,22 @@ async def yeo_johnson(
             await offload(searches[index].take, sums)
     means, variances = zip(*(search.moments for search in searches), strict=True)  # 3.
     lambdas, limited = np.array([search.lam for search in searches]), tuple(search.limited for search in searches)
-    return YeoJohnson(lambdas, limited, Moments(tuple(columns), found.count, means, variances))
+    return Powers(lambdas, limited, Moments(tuple(columns), found.count, means, variances))
 
 
-def _known(found: Moments, above: bounds.Bounds, below: bounds.Bounds) -> list[Known]:
-    """What everyone knows of each column; one without spread is left as it is, as scikit-learn does."""
+def _rows(found: Moments) -> tuple[tuple[int, ...], tuple[float, ...], tuple[float, ...]]:
     assert found.count is not None
-    sides = [side.bounds * side.present for side in (above, below)]
-    return [
-        Known(count, mean, 0.0 if not count or is_constant(variance, mean, count) else variance, float(pos), float(neg))
-        for count, mean, variance, pos, neg in zip(found.count, found.mean, found.variance, *sides, strict=True)
-    ]
+    return found.count, found.mean, found.variance
+
+
+def _known(column: str, count: int, mean: float, variance: float, first: float, second: float, family: str) -> Known:
+    """What everyone knows of a column; one without spread is left as it is by Yeo-Johnson, as scikit-learn does."""
+    flat = not count or is_constant(variance, mean, count)
+    if family == "yeo-johnson":
+        return Known(count, mean, 0.0 if flat else variance, float(first), float(second))
+    if count and flat:
+        raise OutOfRange(
+            f"All values of column {column!r} are the same: no power of Box-Cox is likelier than another.",
+            "Leave it out, or use family = 'yeo-johnson', which leaves it as it is.",
+        )
+    return Known(count, mean, 0.0 if flat else variance, float(second), 0.0, shift=0, bound_low=float(first))

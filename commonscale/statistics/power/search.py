@@ -10,7 +10,7 @@ from decimal import Decimal
 from fractions import Fraction
 
 from commonscale.statistics.power.falling_root import FallingRoot
-from commonscale.statistics.power.terms import EXACT, Known, Totals, point_at, signed_log
+from commonscale.statistics.power.terms import EXACT, Known, Totals, point_at
 
 # λ is known when the root is this near, relative to max(1, |λ|).
 PRECISION = 1e-9
@@ -59,7 +59,7 @@ class ColumnSearch:
     def _settle(self, totals: Totals) -> bool:
         """Whether this λ is the result; if not, self.lam is the next candidate."""
         slope = totals.slope()
-        outward = slope >= 0 if totals.point.mirrored else slope <= 0
+        outward = slope >= 0 if totals.point.saturates_above else slope <= 0
         flat = self._edge.take(self.lam, totals)
         if not self._edge.active:
             settled = self._root.take(slope, precision=PRECISION, least_gain=_LEAST_GAIN)
@@ -76,17 +76,22 @@ class ColumnSearch:
 
 
 def _root(known: Known) -> FallingRoot:
-    """From λ = 1, with a guess: were L normal, f would fall by 1.5 times its variance."""
+    """From the λ that changes least, with a guess: were L normal, f would fall by 1.5 times its variance."""
     # λ is looked for further than by scipy, whose bounds come from 20 times the exact maximum.
     low, high = -math.inf, math.inf
-    for bound, middle in ((known.bound_pos, 0.0), (known.bound_neg, 2.0)):
+    for bound, middle in ((10 * known.bound_pos, 0.0), (10 * known.bound_neg, 2.0), (known.bound_low / 10, 0.0)):
         if bound:
-            reach = _MAX_EXPONENT / signed_log(10 * bound)
+            reach = _MAX_EXPONENT / abs(known.log(bound))
             low, high = max(low, middle - reach), min(high, middle + reach)
     start, end = known.range
     deviation = math.sqrt(known.variance)
-    logs = signed_log(min(known.mean + deviation, end)) - signed_log(max(known.mean - deviation, start))
-    return FallingRoot(min(max(1.0, low), high), low, high, slope=0.375 * logs * logs, step=1 / logs)
+    logs = known.log(min(known.mean + deviation, end)) - known.log(max(known.mean - deviation, start))
+    return FallingRoot(min(max(_first(known), low), high), low, high, slope=0.375 * logs * logs, step=1 / logs)
+
+
+def _first(known: Known) -> float:
+    """Yeo-Johnson leaves columns as they are at 1; of Box-Cox, 0 depends least on the unit."""
+    return float(known.shift)
 
 
 class _Edge:
@@ -94,9 +99,11 @@ class _Edge:
 
     def __init__(self, known: Known) -> None:
         spread = math.sqrt(known.variance) / abs(known.mean) if known.mean else 1.0
+        if not known.shift:
+            spread /= max(1.0, abs(known.log(known.mean)))
         # A column may be flatter than that from the start; then it need not become steeper.
         self._least = min(LEAST_SPREAD, spread / 32)
-        self._enough = 1.0, self._excess(Decimal(spread))
+        self._enough = _first(known), self._excess(Decimal(spread))
         self._flat: tuple[float, float] | None = None
         self.active = self.reached = False
 

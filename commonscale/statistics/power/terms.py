@@ -1,4 +1,4 @@
-"""The sums that the search for the likeliest λ of Yeo-Johnson is made on. Pure arithmetic, no network.
+"""The sums that the search for the likeliest λ of Yeo-Johnson and Box-Cox is made on. Pure arithmetic, no network.
 
 With L = log1p|x| and a centre c ≥ 0 (a column whose centre is negative is mirrored: x → -x, λ → 2 - λ) every value
 enters by its distance from the centre, divided by exp(λ·log1p c), in which nothing cancels however far y saturates:
@@ -9,6 +9,8 @@ enters by its distance from the centre, divided by exp(λ·log1p c), in which no
 where ψ(t) = expm1(t)/t and φ = ψ'. The derivative of the log-likelihood over n is then
 
     f(λ) = mean(w) - cov(u, ∂u/∂λ) / var(u).
+
+Box-Cox is the same for x > 0 with x in place of 1 + x (`shift` 0 instead of 1), and knows no other side.
 
 A round opens five sums per column: of u/S, (u/S)², v, v·u/S and w/W with v = ∂u/∂λ/(S·W). W is the width of the
 column in L, so that |v| ≤ |u/S|. S is a power of two that brings the largest possible |u| to about 2^40: squares of
@@ -45,19 +47,30 @@ _SERIES_DECIMAL = Decimal("1e-8")
 
 @dataclass(frozen=True)
 class Known:
-    """What everyone knows of a column: powers of two above its largest and its largest negative value (0: none)."""
+    """What everyone knows of a column: powers of two above its largest and its largest negative value (0: none).
+
+    For Box-Cox, whose shift is 0, also the power of two that its smallest value reaches.
+    """
 
     count: int
     mean: float
     variance: float
     bound_pos: float
     bound_neg: float
+    shift: int = 1
+    bound_low: float = 0.0
 
     @property
     def range(self) -> tuple[float, float]:
         """Between what all values must be: no value is further from the mean than √n standard deviations."""
         reach = math.sqrt(self.variance) * math.sqrt(self.count) * (1 + 2.0**-20)
-        return max(-self.bound_neg, self.mean - reach), min(self.bound_pos, self.mean + reach)
+        least = -self.bound_neg if self.shift else self.bound_low
+        return max(least, self.mean - reach), min(self.bound_pos, self.mean + reach)
+
+    def log(self, x: float) -> float:
+        """What λ stretches: sign(x)·log1p|x|, for Box-Cox log x; correctly rounded."""
+        with localcontext(EXACT):
+            return float(Decimal(x).ln()) if not self.shift else math.copysign(float(_log1p(Decimal(abs(x)))), x)
 
 
 @dataclass(frozen=True)
@@ -69,6 +82,12 @@ class Point:
     mirrored: bool
     scale_bits: int
     width: float
+    shift: int = 1
+
+    @property
+    def saturates_above(self) -> bool:
+        """Whether it is large λ, not small ones, that bring all y together."""
+        return self.mirrored or (not self.shift and self.centre < 1)
 
 
 def terms(x: Floats, point: Point) -> Floats:
@@ -83,14 +102,13 @@ def _terms(x: Floats, point: Point) -> Floats:
     """One piece that stays in the processor's cache."""
     x = -x if point.mirrored else x
     lam, centre = point.lam, point.centre
-    log_centre = math.log1p(centre)
+    log_centre = math.log1p(centre) if point.shift else math.log(centre)
     # One logarithm per value: log1p((x-c)/(1+c)) keeps all digits near the centre, log1p|x| far below it.
-    near = (x - centre) / (1 + centre)
+    near = (x - centre) / (point.shift + centre)
     negative = x < 0
     far = negative | (near < -0.5)
-    w = np.log1p(np.where(far, np.abs(x), near))
-    np.negative(w, out=w, where=negative)
-    w[far] -= log_centre
+    w = np.log1p(near, where=~far, out=np.zeros(len(x)))
+    w[far] = (np.log1p(np.abs(x[far])) if point.shift else np.log(x[far])) * np.where(negative[far], -1, 1) - log_centre
     u, slope = _growth(w, lam)
     if negative.any():
         u[negative], slope[negative] = _across(-w[negative] - log_centre, lam, log_centre)
@@ -128,15 +146,15 @@ def _across(log: Floats, lam: float, log_centre: float) -> tuple[Floats, Floats]
 def point_at(known: Known, lam: float, centre: float) -> Point:
     """Where to evaluate a column at λ, about a centre near its mean: the same at every role."""
     start, end = known.range
-    mirrored = centre < 0
+    shift, mirrored = known.shift, centre < 0
     if mirrored:
         lam, centre, start, end = 2 - lam, -centre, -end, -start
     with localcontext(EXACT):
-        largest = max(abs(_gap(centre, start, lam)), abs(_gap(centre, end, lam)))
+        largest = max(abs(_gap(centre, start, lam, shift)), abs(_gap(centre, end, lam, shift)))
     # A power of ten below which it is, as a power of two: 3.322 is a little more than log2(10).
     scale_bits = math.ceil((largest.adjusted() + 1) * 3.322) - _HEADROOM_BITS
-    width = signed_log(end) - signed_log(start)
-    return Point(lam, centre, mirrored, scale_bits, width)
+    width = known.log(end) - known.log(start)
+    return Point(lam, centre, mirrored, scale_bits, width, shift)
 
 
 @dataclass(frozen=True)
@@ -173,21 +191,23 @@ class Totals:
 
     def centre(self) -> float:
         """The x whose y is the mean: the best centre for a λ nearby."""
-        lam, rise = Decimal(self.point.lam), self._mean()
+        lam, rise, shift = Decimal(self.point.lam), self._mean(), self.point.shift
         with localcontext(EXACT):
-            base = 1 + Decimal(self.point.centre)
-            moved = base * _inverse(lam, rise) - 1 if 1 + lam * rise > 0 else Decimal(-1)
-            if moved < 0:
+            base = shift + Decimal(self.point.centre)
+            moved = base * _inverse(lam, rise) - shift if 1 + lam * rise > 0 else Decimal(-1)
+            if moved < 0 and shift:
                 left = -rise * (lam * base.ln()).exp() - _gap(0.0, self.point.centre, self.point.lam)
                 moved = 1 - _inverse(2 - lam, max(left, Decimal(0)))
         return float(-moved if self.point.mirrored else moved)
 
     def moments(self) -> tuple[Decimal, Decimal]:
         """Mean and variance (divided by the count) of y."""
-        lam, centre = self.point.lam, self.point.centre
+        lam, centre, shift = self.point.lam, self.point.centre, self.point.shift
         with localcontext(EXACT):
-            factor = (Decimal(lam) * _log1p(Decimal(centre))).exp()
-            mean = _gap(0.0, centre, lam) + factor * self._mean()
+            # y is 0 at x = 0, and for Box-Cox at x = 1.
+            origin = 1.0 - shift
+            factor = (Decimal(lam) * _log_ratio(origin, centre, shift)).exp()
+            mean = _gap(origin, centre, lam, shift) + factor * self._mean()
             variance = factor * factor * _decimal(self.squares / self.count * Fraction(4) ** self.point.scale_bits)
         return -mean if self.point.mirrored else mean, variance
 
@@ -200,12 +220,6 @@ class Totals:
     def _mean(self) -> Decimal:
         """The mean of u."""
         return _decimal(self.sums[0] / self.count * Fraction(2) ** self.point.scale_bits)
-
-
-def signed_log(x: float) -> float:
-    """sign(x)·log1p|x|, correctly rounded."""
-    with localcontext(EXACT):
-        return math.copysign(float(_log1p(Decimal(abs(x)))), x)
 
 
 def _decimal(value: Fraction) -> Decimal:
@@ -229,11 +243,18 @@ def _inverse(power: Decimal, y: Decimal) -> Decimal:
     return (_log1p(power * y) / power if power else y).exp()
 
 
-def _gap(start: float, end: float, lam: float) -> Decimal:
-    """(y(end) - y(start))/(1 + start)^λ for start ≥ 0, whatever its size."""
+def _log_ratio(start: float, end: float, shift: int) -> Decimal:
+    """log((shift + end)/(shift + start)), also where they are nearly the same."""
+    before, after = shift + Decimal(start), shift + Decimal(end)
+    apart = (after - before) / before
+    return _log1p(apart) if abs(apart) < _SERIES_DECIMAL else (after / before).ln()
+
+
+def _gap(start: float, end: float, lam: float, shift: int = 1) -> Decimal:
+    """(y(end) - y(start))/(shift + start)^λ for start ≥ 0, whatever its size."""
     before, power = Decimal(start), Decimal(lam)
     if end < 0:
         across = _gap(0.0, -end, 2 - lam) + _gap(0.0, start, lam)
         return -across * (-power * _log1p(before)).exp()
-    w = _log1p((Decimal(end) - before) / (1 + before))
+    w = _log_ratio(start, end, shift)
     return _expm1(power * w) / power if power else w
