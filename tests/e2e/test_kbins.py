@@ -14,7 +14,9 @@ from commonscale.client import Client, Job
 from commonscale.estimators import storage
 from commonscale.localnet import LocalFederation
 from commonscale.pipeline import Pipeline
-from commonscale.statistics.quantiles import AT_CUTS
+from commonscale.statistics.axes import GRID, VARYING
+from commonscale.statistics.extremes import RANGE
+from commonscale.statistics.quantiles import AT_CUTS, COUNT
 
 SITES = ("east", "north", "west")
 COLUMNS = ["age", "visits", "fixed"]
@@ -74,5 +76,5 @@ def test_bins_are_those_of_the_pooled_table(federation: LocalFederation, encode:
         got, wanted = found.transform(pooled), expected.transform(pooled)
         assert (got != wanted).sum() == 0
     opened = [line["what"] for line in job.disclosures if line["protocol"] == "kbins"]
-    counts = ["pooled count of present values of each column", AT_CUTS.what]
-    assert opened == (["pooled minimum and maximum of each column"] if strategy == "uniform" else counts)
+    expected_lines = [GRID, VARYING, RANGE] if strategy == "uniform" else [COUNT, GRID, VARYING, AT_CUTS]
+    assert opened == [reveal.what for reveal in expected_lines]

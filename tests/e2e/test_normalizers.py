@@ -25,6 +25,8 @@ from commonscale.errors import BadMessage
 from commonscale.estimators import storage
 from commonscale.localnet import ENCRYPTION, LocalFederation
 from commonscale.pipeline import Pipeline
+from commonscale.statistics.axes import GRID, VARYING
+from commonscale.statistics.extremes import RANGE
 from tests.e2e.conftest import job, run
 
 pytestmark = pytest.mark.long
@@ -382,9 +384,9 @@ def test_two_sites_are_refused_by_the_coordinator(world: World) -> None:
 
 
 def test_the_report_of_a_search_names_what_it_reveals(world: World) -> None:
-    """Minimum and maximum, to everyone who took part, and nothing else of the data."""
+    """Minimum and maximum, and what all values have in common, to everyone who took part; nothing else of the data."""
     revealed = world.jobs_of("heart-4")["minmax-search"].disclosures
     told = [item for item in revealed if item["protocol"] == "minmax/search"]
-    assert [item["what"] for item in told] == ["pooled minimum and maximum of each column"]
-    assert set(told[0]["to"]) == {"coordinator", "analyst", *HOSPITALS}
+    assert [item["what"] for item in told] == [reveal.what for reveal in (GRID, VARYING, RANGE)]
+    assert all(set(item["to"]) == {"coordinator", "analyst", *HOSPITALS} for item in told)
     assert {item["protocol"] for item in revealed} == {"admission", "minmax/search"}
