@@ -32,6 +32,7 @@ FURTHER: dict[str, list[dict[str, Any]]] = {
     "ordinal": _ENCODED,
     "target": [*_IDENTIFIERS, {"means": "local"}],
     "power": [{"family": "box-cox"}],
+    "describe": [{"extremes": False}],
     "kbins": [{"strategy": "uniform"}],
     "spline": [{"knots": "quantile"}],
     "impute": [{"strategy": "median"}, {"strategy": "constant"}, {"add_indicator": True}],

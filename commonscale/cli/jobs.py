@@ -166,6 +166,8 @@ def _step_table(number: int, step: dict[str, Any]) -> Table:
     if step["transform"] == "train":
         return following.training_table(number, step)
     columns = step["columns"]
+    if step["transform"] == "describe":
+        return _description(number, step)
     if step["transform"] == "quantiles":
         values = {"count": step["count"]}
         values |= {f"{q:g}": [row[at] for row in step["values"]] for at, q in enumerate(step["quantiles"])}
@@ -178,5 +180,28 @@ def _step_table(number: int, step: dict[str, Any]) -> Table:
     return table("column", *values, rows=rows, title=title)
 
 
-def _cell(value: float | None) -> str:
+def _description(number: int, step: dict[str, Any]) -> Table:
+    """One row a column, with a small chart."""
+    names = ("count", "missing", "mean", "sd", "min", "lower", "median", "upper", "max")
+    shown = [name for name in names if name in step]
+    cells = {name: list(map(_share if name == "missing" else _cell, step[name])) for name in shown}
+    if step["histogram"]:
+        cells["histogram"] = ["".join(_bar(count, max(counts)) for count in counts) for counts in step["histogram"]]
+    rows = list(zip(step["columns"], *cells.values(), strict=True))
+    return table("column", *cells, rows=rows, title=f"step {number}: describe, {step['rows']} rows")
+
+
+def _share(value: float | None) -> str:
+    return "" if value is None else f"{value:.1%}"
+
+
+def _bar(count: int, largest: int) -> str:
+    """A value that is there is seen, however rare it is."""
+    return " ▁▂▃▄▅▆▇█"[-(-8 * count // max(largest, 1))]
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, list):
+        # Quantiles, knots, edges: the whole lists are in the JSON.
+        return f"{len(value)} from {_cell(value[0])} to {_cell(value[-1])}" if value else ""
     return "" if value is None else f"{value:.6g}" if isinstance(value, float) else str(value)

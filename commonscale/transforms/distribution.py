@@ -8,9 +8,8 @@ from pydantic import Field
 from commonscale.options import Prefer
 from commonscale.ordering import Floats
 from commonscale.pool import Pool
-from commonscale.reveal import Reveal
-from commonscale.sources.queries import RowCount
 from commonscale.statistics.quantiles import percent, quantiles
+from commonscale.statistics.rows import row_count
 from commonscale.transforms.base import Transform, named, plain
 
 
@@ -32,13 +31,9 @@ class QuantileTransform(Transform):
     output_distribution: Literal["uniform", "normal"] = "uniform"
     prefer: Prefer = "bytes"
 
-    ROWS: ClassVar[Reveal] = Reveal("rows", "pooled number of rows")
-
     async def fit(self, pool: Pool) -> Floats:
         """The quantiles of each column, one row per column: no more of them than there are rows."""
-        answer = pool.ask(RowCount())
-        (rows,) = await pool.add_counts(self.ROWS, 1, lambda: [answer()])
-        references = np.linspace(0, 1, max(1, min(self.n_quantiles, int(rows))))
+        references = np.linspace(0, 1, max(1, min(self.n_quantiles, await row_count(pool))))
         found = await quantiles(pool, self.columns, percent(references * 100), self.prefer)
         # Interpolation may fall by a last digit.
         rising: Floats = np.maximum.accumulate(found.values, axis=1)
