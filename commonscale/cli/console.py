@@ -74,3 +74,10 @@ def run(work: Callable[[], Awaitable[T]]) -> T:
         return anyio.run(work)
     except BaseExceptionGroup as group:
         raise first_error(group) from None
+
+
+def cell(value: Any, digits: int = 6) -> str:
+    """A value of a result in a table; of a long list, its ends: the whole of it is in the JSON."""
+    if isinstance(value, list):
+        return f"{len(value)} from {cell(value[0])} to {cell(value[-1])}" if value else ""
+    return "" if value is None else f"{value:.{digits}g}" if isinstance(value, float) else str(value)

@@ -11,8 +11,8 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from commonscale.cli import following
-from commonscale.cli.console import AnalystOption, Format, FormatOption, answer, err, run, table
+from commonscale.cli import description, following
+from commonscale.cli.console import AnalystOption, Format, FormatOption, answer, cell, err, run, table
 
 if TYPE_CHECKING:
     from commonscale.client import Client, Job
@@ -126,6 +126,25 @@ def model(
     err.print(f"wrote {path}, {len(content):,} bytes")
 
 
+@app.command()
+def describe(
+    job_id: JobArgument,
+    config_path: AnalystOption,
+    path: Annotated[Path, typer.Option("--output", help="Where to write it (.html).")] = Path("description.html"),
+) -> None:
+    """Write what a job's `describe` found as one page, with charts: it needs no network and runs no script."""
+    from commonscale.errors import ConfigError
+    from commonscale.files import replace_file
+
+    job = _ask(config_path, lambda client: client.get(job_id))
+    steps = [step for step in job.result if step["transform"] == "describe"]
+    if not steps:
+        raise ConfigError(f"Job {job_id} has no step that describes.", 'Submit one with transform = "describe".')
+    content = description.page(job.id, list(job.wire.spec.sites), steps).encode()
+    replace_file(path, content)
+    err.print(f"wrote {path}, {len(content):,} bytes")
+
+
 def disclosure_table(disclosures: list[dict[str, Any]]) -> Table:
     """For people."""
     rows = [(item["protocol"], item["what"], ", ".join(item["to"])) for item in disclosures]
@@ -167,7 +186,7 @@ def _step_table(number: int, step: dict[str, Any]) -> Table:
         return following.training_table(number, step)
     columns = step["columns"]
     if step["transform"] == "describe":
-        return _description(number, step)
+        return description.description_table(number, step)
     if step["transform"] == "quantiles":
         values = {"count": step["count"]}
         values |= {f"{q:g}": [row[at] for row in step["values"]] for at, q in enumerate(step["quantiles"])}
@@ -176,32 +195,5 @@ def _step_table(number: int, step: dict[str, Any]) -> Table:
         # Two numbers of a range are not values of two columns.
         values = {name: lists[name] for name in lists if name not in ("columns", "feature_range", "quantile_range")}
     title = f"step {number}: {step['transform']}" + (f" ({step['method']})" if "method" in step else "")
-    rows = [(column, *(_cell(value[at]) for value in values.values())) for at, column in enumerate(columns)]
+    rows = [(column, *(cell(value[at]) for value in values.values())) for at, column in enumerate(columns)]
     return table("column", *values, rows=rows, title=title)
-
-
-def _description(number: int, step: dict[str, Any]) -> Table:
-    """One row a column, with a small chart."""
-    names = ("count", "missing", "mean", "sd", "min", "lower", "median", "upper", "max")
-    shown = [name for name in names if name in step]
-    cells = {name: list(map(_share if name == "missing" else _cell, step[name])) for name in shown}
-    if step["histogram"]:
-        cells["histogram"] = ["".join(_bar(count, max(counts)) for count in counts) for counts in step["histogram"]]
-    rows = list(zip(step["columns"], *cells.values(), strict=True))
-    return table("column", *cells, rows=rows, title=f"step {number}: describe, {step['rows']} rows")
-
-
-def _share(value: float | None) -> str:
-    return "" if value is None else f"{value:.1%}"
-
-
-def _bar(count: int, largest: int) -> str:
-    """A value that is there is seen, however rare it is."""
-    return " ▁▂▃▄▅▆▇█"[-(-8 * count // max(largest, 1))]
-
-
-def _cell(value: Any) -> str:
-    if isinstance(value, list):
-        # Quantiles, knots, edges: the whole lists are in the JSON.
-        return f"{len(value)} from {_cell(value[0])} to {_cell(value[-1])}" if value else ""
-    return "" if value is None else f"{value:.6g}" if isinstance(value, float) else str(value)

@@ -57,6 +57,21 @@ def test_several_jobs_at_once(federation: LocalFederation) -> None:
         np.testing.assert_allclose(mean, expected.mean(axis=0)[: len(mean)], rtol=1e-12)
 
 
+def test_a_description_becomes_a_page(federation: LocalFederation, tmp_path: Path) -> None:
+    """Of the pooled table; a job that describes nothing has none."""
+    found = submit(federation, job(GOOD, ["age", "chol"], transform="describe"), "described")
+    rows = pooled_rows(federation, GOOD)
+    np.testing.assert_array_equal(found.result[0]["max"], rows.max(axis=0))
+    assert np.sum(found.result[0]["histogram"], axis=1).tolist() == [len(rows)] * 2
+    page, config = tmp_path / "page.html", str(federation.directory / "analyst" / "analyst.toml")
+    assert "bytes" in command("jobs", "describe", "described", "--config", config, "--output", str(page))
+    assert f"{rows[:, 0].max():.6g}" in page.read_text()
+    assert "histogram" in command("jobs", "show", "described", "--config", config)
+    submit(federation, job(GOOD, ["age"]), "scaled")
+    said = command("jobs", "describe", "scaled", "--config", config, "--output", str(page), expect=2)
+    assert "has no step that describes" in said
+
+
 def test_two_steps_in_one_job(federation: LocalFederation) -> None:
     """Each step is a run of its own."""
     pipeline = {
