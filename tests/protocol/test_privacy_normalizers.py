@@ -42,6 +42,13 @@ STEPS: dict[str, dict[str, Any]] = {
     "private": {"transform": "robust", "method": "private", **CKKS},
     "zscore": {"transform": "zscore", "method": "ckks", "max_rows": 4096, **CKKS},
     "power": {"transform": "power"},
+    "box-cox": {"transform": "power", "family": "box-cox"},
+    "kbins": {"transform": "kbins", "n_bins": 4},
+    "kbins-uniform": {"transform": "kbins", "strategy": "uniform"},
+    "spline": {"transform": "spline", "knots": "quantile"},
+    "impute": {"transform": "impute", "add_indicator": True},
+    "impute-median": {"transform": "impute", "strategy": "median"},
+    "describe": {"transform": "describe"},
 }
 
 
