@@ -204,8 +204,12 @@ def _conflict(step: Transform, column: str, earlier: Transform, by: str) -> str:
     name = repr(column)
     if step.last and column not in step.columns:
         return f"would predict column {name}, which {by} changes: leave it out there"
-    if not step.last and column not in (earlier.outputs() or []):
-        return f"names column {name}, in whose place {by} has put columns of its own: name it before, or leave it out"
+    if not step.last and column not in {*earlier.columns} & {*(earlier.outputs() or [])}:
+        if column in earlier.columns:
+            why, what = f"in whose place {by} has put columns of its own", "name it before, or leave it out"
+        else:
+            why, what = f"which {by} makes", "name columns of the table, before that step"
+        return f"names column {name}, {why}: {what}"
     if earlier.for_sites_alone:
         return f"would open numbers of column {name}, which {by} makes from sums that only the sites see: leave it out"
     if getattr(step, "extends", ""):

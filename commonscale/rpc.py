@@ -80,17 +80,17 @@ def server_credentials(tls: Tls) -> grpc.ServerCredentials:
 
     def renewed() -> grpc.ServerCertificateConfiguration | None:
         nonlocal in_use
-        try:
-            found = _read(tls)
-        except errors.ConfigError:
-            log.warning("certificate files cannot be read; the ones in use stay", certificate=str(tls.certificate))
-            return None
+        # gRPC frees what it replaces under the other handshakes of that moment: once, where there is something new.
         with lock:
-            # gRPC frees what it replaces under the other handshakes of that moment: only where there is something new.
+            try:
+                found = _read(tls)
+            except errors.ConfigError:
+                log.warning("certificate files cannot be read; the ones in use stay", certificate=str(tls.certificate))
+                return None
             if found == in_use:
                 return None
             in_use = found
-        return _certificates(found)
+            return _certificates(found)
 
     # The stubs do not know that it may answer None, for "as before".
     fetch = cast(Callable[[], grpc.ServerCertificateConfiguration], renewed)

@@ -140,7 +140,7 @@ def describe(
     steps = [step for step in job.result if step["transform"] == "describe"]
     if not steps:
         raise ConfigError(f"Job {job_id} has no step that describes.", 'Submit one with transform = "describe".')
-    content = description.page(job.id, list(job.wire.spec.sites), steps).encode()
+    content = description.page(job.id, list(job.wire.spec.sites), steps).encode(errors="replace")
     replace_file(path, content)
     err.print(f"wrote {path}, {len(content):,} bytes")
 

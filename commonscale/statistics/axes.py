@@ -34,7 +34,9 @@ GRID = Reveal(
     "site has a value",
 )
 VARYING = Reveal(
-    "varying", "which binary digits differ between the values of each column, and whether any value is below zero"
+    "varying",
+    "which binary digits of the magnitudes differ between the values of each column, and what the others are: so a "
+    "power of two above them, and a constant; whether there are values below zero, and others",
 )
 
 

@@ -29,7 +29,7 @@ from commonscale.reveal import Reveal
 from commonscale.sources import queries
 from commonscale.statistics import bounds
 from commonscale.statistics.axes import Axes, axes
-from commonscale.statistics.search import smallest
+from commonscale.statistics.search import digit_bits, smallest
 
 RANGE = Reveal("range", "pooled minimum and maximum of each column")
 # Of every answer, in one round: 15 questions for each, or 255.
@@ -63,7 +63,8 @@ async def extremes(
         low, high = answer()
         return np.concatenate([_positions(found.axes, low), _complements(_positions(found.axes, high), bits)])
 
-    numbers = await smallest(pool, RANGE, 2 * bits, mine, DIGIT_BITS[prefer])
+    at_a_time = min(DIGIT_BITS[prefer], digit_bits(len(bits) * 2))
+    numbers = await smallest(pool, RANGE, 2 * bits, mine, at_a_time)
     minima, complements = np.split(numbers, 2)
     return Extremes(*(_values(found, ends) for ends in (minima, _complements(complements, bits))))
 
@@ -116,7 +117,7 @@ def choose(
     if method != "auto":
         return method, "asked for"
     # Seconds: rounds, each with its latency, its cost per site, and its bytes. Measured on two cores.
-    numbers, bits = 2 * columns, DIGIT_BITS[prefer]
+    numbers, bits = 2 * columns, min(DIGIT_BITS[prefer], digit_bits(2 * columns))
     # Of floats that have nothing in common; of whole numbers and decimals it is a third of that.
     times = {"search": (2 + 64 // bits) * (2 * latency_ms + 3 * sites + numbers * 2**bits * 8e-6) / 1000}
     keys_s = 0.4 * sites

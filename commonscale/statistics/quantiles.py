@@ -52,6 +52,10 @@ from crypto.ckks.sign import sign
 MAX_DIGIT_BITS = 16
 # How many counts a round asks for at most, where each search can have one.
 CAPACITY: dict[Prefer, int] = {"bytes": 256, "rounds": 4096}
+# And how many binary digits it finds along an axis: what is far from an answer is to stay coarse.
+_AXIS_DIGIT_BITS: dict[Prefer, int] = {"bytes": 4, "rounds": 8}
+# Numbers that one step may ask for.
+MAX_ANSWERS = 200_000
 # Where method "binary" stops.
 EPSILON = 1e-4
 
@@ -60,7 +64,13 @@ Level = float | Literal["median"]
 MEDIAN: Literal["median"] = "median"
 
 COUNT = Reveal("n", "pooled count of present values of each column")
-AT_CUTS = Reveal("search", "pooled quantiles of each column, and pooled counts at the cuts of the search")
+AT_CUTS = Reveal(
+    "search",
+    "pooled quantiles of each column, and pooled counts at the cuts of the search: of a column with few possible "
+    "values, how often each occurs",
+)
+# The same where the lowest or the highest rank is asked for, in words that a policy may look for.
+ENDS_AT_CUTS = Reveal(AT_CUTS.scope, AT_CUTS.what.replace("column,", "column, pooled minimum and maximum,", 1))
 DIGITS = Reveal("digits", "pooled quantiles of each column, digit by digit")
 HALVES = Reveal(
     "halves", "pooled quantiles of each column, and pooled counts below and above the middles of the search"
@@ -101,14 +111,16 @@ async def _by_counts(
     async with pool.counter(method, ckks) as counter:
         counts = await counter.count(COUNT, all_values(columns))  # 1.
         if method == "masks":
-            search = RankSearch(counts, levels, CAPACITY[prefer], axes=(await axes(pool, columns)).axes)  # 2.
+            found = await axes(pool, columns)  # 2.
+            search = RankSearch(counts, levels, CAPACITY[prefer], _AXIS_DIGIT_BITS[prefer], axes=found.axes)
         else:
             # An axis is found by masks, which a site need not allow here.
             search = RankSearch(counts, levels, counter.capacity)
+        reveal = ENDS_AT_CUTS if {0.0, 1.0} & {_share(level) for level in levels} else AT_CUTS
         number = 0
         while search:  # 3.
             number += 1
-            search.take(search.reached(await counter.count(AT_CUTS, search.query(columns), number)))
+            search.take(search.reached(await counter.count(reveal, search.query(columns), number)))
     return counts, search.values()  # 4.
 
 
@@ -182,13 +194,14 @@ class RankSearch(KeySearch):
         counts: Integers,
         levels: Sequence[Level],
         capacity: int,
+        most_bits: int = MAX_DIGIT_BITS,
         *,
         shared: bool = True,
         axes: Sequence[Axis] = (),
     ) -> None:
-        """`capacity` is how many counts a round may ask for; without axes, values are searched as keys."""
+        """A round may ask for so many counts, and find so many binary digits; without axes, values are keys."""
         self._positions = [[position(int(n), _share(level)) if n else None for level in levels] for n in counts]
-        self._levels, self._capacity, self._shared = levels, capacity, shared
+        self._levels, self._capacity, self._most_bits, self._shared = levels, capacity, most_bits, shared
         wanted = sorted({
             (column, rank)
             for column, row in enumerate(self._positions)
@@ -209,7 +222,7 @@ class RankSearch(KeySearch):
         # The first search of each interval, and which interval each search is in.
         self._firsts, self._which = np.flatnonzero(begins), np.cumsum(begins) - 1
         left = self.left[self._firsts]
-        fitting = (most for most in range(MAX_DIGIT_BITS, 1, -1) if _cuts(left, most) <= self._capacity)
+        fitting = (most for most in range(self._most_bits, 1, -1) if _cuts(left, most) <= self._capacity)
         self._digits = np.minimum(self.left, next(fitting, 1))
 
     @property

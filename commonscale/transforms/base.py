@@ -19,13 +19,15 @@ from pydantic import Field, field_validator, model_validator
 
 from commonscale.categories import TextRules
 from commonscale.config import Section
-from commonscale.errors import MissingColumn
+from commonscale.errors import MissingColumn, OutOfRange
 from commonscale.options import CkksOptions, ColumnName
 from commonscale.pool import Pool
 from commonscale.reveal import Reveal
 from commonscale.sources.queries import Query
 
 MAX_COLUMNS = 10_000
+# Of one column, for everyone's eyes, by a transform that sites allow without being asked.
+MAX_QUANTILES = 100
 
 # Every transform by its name.
 TRANSFORMS: dict[str, type[Transform]] = {}
@@ -197,6 +199,22 @@ def check_present(
     for column, value in zip(columns, values, strict=True):
         if math.isnan(value):
             raise MissingColumn(f"Column {column!r} has no value at any site.", remedy)
+
+
+def check_finite(columns: Sequence[str], rows: Iterable[Iterable[float]]) -> None:
+    """Raise OutOfRange for a column whose values lie so far apart that no float can stand between them."""
+    for column, row in zip(columns, rows, strict=True):
+        if not all(map(math.isfinite, row)):
+            raise OutOfRange(f"The values of column {column!r} lie too far apart.", "Rescale it at every site.")
+
+
+def check_few(number: int, option: str) -> None:
+    """Raise ValueError for so many quantiles that they would be most values of a small column."""
+    if number > MAX_QUANTILES:
+        raise ValueError(
+            f"{option} may be {MAX_QUANTILES} at most with quantiles: more would be nearly the values themselves, "
+            "which a site shows by the transform 'quantile' alone, if its policy names it"
+        )
 
 
 def plain(values: Iterable[float]) -> list[float | None]:

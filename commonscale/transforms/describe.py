@@ -1,12 +1,14 @@
 """Numbers for a person to read; nothing comes out for new rows."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from commonscale.options import Prefer
 from commonscale.ordering import Floats
@@ -18,10 +20,8 @@ from commonscale.statistics.moments import Moments, moments
 from commonscale.statistics.quantiles import Level, quantiles
 from commonscale.statistics.quantiles import Quantiles as Fitted
 from commonscale.statistics.rows import row_count
-from commonscale.transforms.base import Transform, plain
+from commonscale.transforms.base import MAX_QUANTILES, Transform, plain
 from commonscale.transforms.scaling import RanksTransform
-
-MAX_QUANTILES = 100
 
 Share = Annotated[float, Field(ge=0, le=1)]
 
@@ -67,12 +67,22 @@ class Describe(Transform):
     transform: Literal["describe"] = "describe"
     # Smallest and largest values; without them there are quartiles alone, and no histogram.
     extremes: bool = True
-    # Of the histogram, of equal width between the extremes; 0: none.
-    bins: int = Field(default=10, ge=0, le=100)
+    # Of the histogram, of equal width between the extremes: 10 if nothing is said; 0: none.
+    bins: int | None = Field(default=None, ge=0, le=100)
     prefer: Prefer = "bytes"
 
     MEAN: ClassVar[Reveal] = Reveal("mean", "pooled count of present values and mean of each column")
     VARIANCE: ClassVar[Reveal] = Reveal("variance", "pooled variance of each column")
+
+    @model_validator(mode="after")
+    def _bins_have_ends(self) -> Describe:
+        if self.bins and not self.extremes:
+            raise ValueError("a histogram lies between the extremes: leave bins out, or ask for the extremes")
+        return self
+
+    @property
+    def _bins(self) -> int:
+        return 0 if not self.extremes else 10 if self.bins is None else self.bins
 
     async def fit(self, pool: Pool) -> Description:
         """Rows, moments, ranks, and counts between the extremes."""
@@ -80,7 +90,7 @@ class Describe(Transform):
         found = await moments(pool, self.MEAN, self.VARIANCE, self.columns, "masks")
         levels: list[Level] = [0.0, 0.25, 0.5, 0.75, 1.0] if self.extremes else [0.25, 0.5, 0.75]
         quartiles = (await quantiles(pool, self.columns, levels, self.prefer)).values
-        if not (self.extremes and self.bins):
+        if not self._bins:
             return Description(rows, found, quartiles, (), ())
         edges = [self._edges(row[0], row[-1]) for row in quartiles]
         assert found.count is not None
@@ -89,7 +99,7 @@ class Describe(Transform):
     def _edges(self, low: float, high: float) -> Floats:
         """A constant column has its value in the middle, as numpy's; for one without values any edges will do."""
         low, high = (0.0, 0.0) if math.isnan(low) else (low, high)
-        return np.linspace(low - 0.5 * (low == high), high + 0.5 * (low == high), self.bins + 1, dtype=np.float64)
+        return np.linspace(low - 0.5 * (low == high), high + 0.5 * (low == high), self._bins + 1, dtype=np.float64)
 
     def numbers(self, fitted: Description) -> dict[str, Any]:
         """One list per number; shares are of all rows, and deviations are divided by the count less one."""

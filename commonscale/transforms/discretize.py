@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from commonscale.errors import OutOfRange
 from commonscale.options import Prefer
@@ -12,7 +12,7 @@ from commonscale.ordering import Floats
 from commonscale.pool import Pool
 from commonscale.statistics.extremes import extremes
 from commonscale.statistics.quantiles import percent, quantiles
-from commonscale.transforms.base import Transform, check_present, named, plain
+from commonscale.transforms.base import Transform, check_few, check_finite, check_present, named, plain
 
 # Edges that are nearer to each other are one, by scikit-learn's own rule.
 _LEAST_WIDTH = 1e-8
@@ -56,17 +56,25 @@ class KBins(Transform):
     strategy: Literal["quantile", "uniform"] = "quantile"
     prefer: Prefer = "bytes"
 
+    @model_validator(mode="after")
+    def _few_quantiles(self) -> "KBins":
+        if self.strategy == "quantile":
+            check_few(self.n_bins, "n_bins")
+        return self
+
     async def fit(self, pool: Pool) -> list[Floats]:
         """The edges of each column's bins; infinite ones for a constant column, which has one bin."""
         if self.strategy == "quantile":
             found = await quantiles(pool, self.columns, percent(np.linspace(0, 100, self.n_bins + 1)), self.prefer)
             edges = found.values
+            check_present(self.columns, edges[:, 0])
         else:
             range_ = await extremes(pool, self.columns, self.prefer)
+            check_present(self.columns, range_.low)
             # One by one: for all columns at once, numpy takes another formula as soon as one of them is constant.
             ends = zip(range_.low, range_.high, strict=True)
             edges = np.stack([np.linspace(low, high, self.n_bins + 1) for low, high in ends])
-        check_present(self.columns, edges[:, 0])
+        check_finite(self.columns, edges)
         distinct = [self._distinct_edges(row) for row in edges]
         for column, row in zip(self.columns, distinct, strict=True):
             if len(row) < 2 and self.encode != "ordinal":

@@ -3,12 +3,12 @@
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from commonscale.options import Prefer
 from commonscale.ordering import Floats
 from commonscale.pool import Pool
-from commonscale.statistics.quantiles import percent, quantiles
+from commonscale.statistics.quantiles import MAX_ANSWERS, percent, quantiles
 from commonscale.statistics.rows import row_count
 from commonscale.transforms.base import Transform, named, plain
 
@@ -30,6 +30,12 @@ class QuantileTransform(Transform):
     n_quantiles: int = Field(default=1000, ge=1, le=10_000)
     output_distribution: Literal["uniform", "normal"] = "uniform"
     prefer: Prefer = "bytes"
+
+    @model_validator(mode="after")
+    def _not_too_many(self) -> "QuantileTransform":
+        if self.n_quantiles * len(self.columns) > MAX_ANSWERS:
+            raise ValueError(f"n_quantiles times columns is more than {MAX_ANSWERS:,}: ask for fewer of them")
+        return self
 
     async def fit(self, pool: Pool) -> Floats:
         """The quantiles of each column, one row per column: no more of them than there are rows."""

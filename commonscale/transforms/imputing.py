@@ -39,8 +39,8 @@ class Impute(Transform):
 
     transform: Literal["impute"] = "impute"
     strategy: Literal["mean", "median", "constant"] = "mean"
-    # With "constant".
-    fill_value: float = Field(default=0.0, allow_inf_nan=False)
+    # With "constant": 0 if nothing is said.
+    fill_value: float | None = Field(default=None, allow_inf_nan=False)
     # One more column of zeros and ones for every column of which some site's row lacks a value.
     add_indicator: bool = False
     # Fill a column without any value with 0 ("constant": with fill_value); else it is an error.
@@ -50,7 +50,7 @@ class Impute(Transform):
 
     @model_validator(mode="after")
     def _value_is_used(self) -> "Impute":
-        if self.fill_value and self.strategy != "constant":
+        if self.fill_value is not None and self.strategy != "constant":
             raise ValueError("fill_value is of strategy 'constant'")
         return self
 
@@ -65,7 +65,7 @@ class Impute(Transform):
     async def _values(self, pool: Pool) -> Floats:
         names = tuple(self.columns)
         if self.strategy == "constant":
-            return np.full(len(names), self.fill_value)
+            return np.full(len(names), self.fill_value or 0.0)
         if self.strategy == "median":
             return (await quantiles(pool, names, [MEDIAN], self.prefer)).values[:, 0]
         count, total = await pool.sum(MEAN, Sums(names), rows=2)
@@ -92,7 +92,7 @@ class Impute(Transform):
         """A SimpleImputer, fitted on two rows: one with the gaps, one without."""
         from sklearn.impute import SimpleImputer
 
-        options = {"fill_value": self.fill_value} if self.strategy == "constant" else {}
+        options = {"fill_value": self.fill_value or 0.0} if self.strategy == "constant" else {}
         made = SimpleImputer(
             strategy=self.strategy, add_indicator=self.add_indicator,
             keep_empty_features=self.keep_empty_features, **options,

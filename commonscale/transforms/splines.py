@@ -10,7 +10,7 @@ from commonscale.ordering import Floats
 from commonscale.pool import Pool
 from commonscale.statistics.extremes import extremes
 from commonscale.statistics.quantiles import percent, quantiles
-from commonscale.transforms.base import Transform, check_present, named, plain
+from commonscale.transforms.base import Transform, check_few, check_finite, check_present, named, plain
 
 
 class Spline(Transform):
@@ -33,7 +33,9 @@ class Spline(Transform):
     prefer: Prefer = "bytes"
 
     @model_validator(mode="after")
-    def _period_fits(self) -> "Spline":
+    def _fits_together(self) -> "Spline":
+        if self.knots == "quantile":
+            check_few(self.n_knots, "n_knots")
         if self.extrapolation == "periodic" and self.n_knots <= self.degree:
             raise ValueError("with extrapolation 'periodic', n_knots must be larger than degree")
         return self
@@ -43,10 +45,12 @@ class Spline(Transform):
         if self.knots == "quantile":
             levels = percent(100 * np.linspace(0, 1, self.n_knots))
             found = (await quantiles(pool, self.columns, levels, self.prefer)).values
+            check_present(self.columns, found[:, 0])
         else:
             range_ = await extremes(pool, self.columns, self.prefer)
+            check_present(self.columns, range_.low)
             found = np.linspace(range_.low, range_.high, self.n_knots, axis=1, dtype=np.float64)
-        check_present(self.columns, found[:, 0])
+        check_finite(self.columns, found)
         return found
 
     def outputs(self) -> list[str]:

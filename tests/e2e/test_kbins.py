@@ -16,7 +16,7 @@ from commonscale.localnet import LocalFederation
 from commonscale.pipeline import Pipeline
 from commonscale.statistics.axes import GRID, VARYING
 from commonscale.statistics.extremes import RANGE
-from commonscale.statistics.quantiles import AT_CUTS, COUNT
+from commonscale.statistics.quantiles import COUNT, ENDS_AT_CUTS
 
 SITES = ("east", "north", "west")
 COLUMNS = ["age", "visits", "fixed"]
@@ -76,5 +76,5 @@ def test_bins_are_those_of_the_pooled_table(federation: LocalFederation, encode:
         got, wanted = found.transform(pooled), expected.transform(pooled)
         assert (got != wanted).sum() == 0
     opened = [line["what"] for line in job.disclosures if line["protocol"] == "kbins"]
-    expected_lines = [GRID, VARYING, RANGE] if strategy == "uniform" else [COUNT, GRID, VARYING, AT_CUTS]
+    expected_lines = [GRID, VARYING, RANGE] if strategy == "uniform" else [COUNT, GRID, VARYING, ENDS_AT_CUTS]
     assert opened == [reveal.what for reveal in expected_lines]

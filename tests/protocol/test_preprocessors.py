@@ -214,6 +214,17 @@ def test_a_column_without_any_bin_is_named(tmp_path: Path) -> None:
     assert "column 'c0' are nearer to each other than 1e-08: it has no bin." in str(error)
 
 
+@pytest.mark.parametrize("step", [{"transform": "kbins", "strategy": "uniform"}, {"transform": "spline"}])
+def test_values_too_far_apart_are_named(tmp_path: Path, step: dict[str, Any]) -> None:
+    """Between them no float can be an edge; they are not called missing."""
+    tables = {site: np.array([[-1e308], [1e308]]) for site in SITES}
+    with pytest.raises(ExceptionGroup) as caught, np.errstate(over="ignore", invalid="ignore"):
+        run(tmp_path, tables, **step)
+    error = first_error(caught.value)
+    assert isinstance(error, OutOfRange)
+    assert "The values of column 'c0' lie too far apart." in str(error)
+
+
 def test_one_row_with_one_quantile(tmp_path: Path) -> None:
     """The least that there may be."""
     tables = {site: np.zeros((0, 1)) for site in SITES} | {"west": np.array([[3.0]])}
@@ -234,6 +245,11 @@ def test_no_row_at_all_is_an_error_or_nothing(tmp_path: Path) -> None:
         ({"transform": "quantile", "random_state": 1}, "has no option random_state: nothing is drawn at random"),
         ({"transform": "impute", "missing_values": "?"}, "has no option missing_values: each site's configuration"),
         ({"transform": "impute", "fill_value": 3}, "fill_value is of strategy 'constant'"),
+        ({"transform": "impute", "fill_value": 0.0}, "fill_value is of strategy 'constant'"),
+        ({"transform": "kbins", "n_bins": 101}, "n_bins may be 100 at most with quantiles"),
+        ({"transform": "spline", "n_knots": 101, "knots": "quantile"}, "n_knots may be 100 at most with quantiles"),
+        ({"transform": "quantile", "n_quantiles": 9000, "columns": [f"c{n}" for n in range(23)]}, "more than 200,000"),
+        ({"transform": "describe", "extremes": False, "bins": 50}, "a histogram lies between the extremes"),
         ({"transform": "spline", "extrapolation": "periodic", "n_knots": 3}, "n_knots must be larger than degree"),
     ],
 )  # fmt: skip

@@ -10,6 +10,7 @@ from commonscale.ordering import to_keys
 from commonscale.sources.cuts import counts_up_to
 from commonscale.sources.queries import Cuts
 from commonscale.statistics.axes import Decimals
+from commonscale.statistics.quantiles import MEDIAN, RankSearch
 from tests.one_table import OneTable
 
 decimals = st.builds(lambda whole, places: whole / 10**places, st.integers(-(10**9), 10**9), st.integers(0, 6))
@@ -90,6 +91,21 @@ def test_answers_of_parts_make_those_of_all(parts: list[list[float]]) -> None:
     (together,) = query.fold([[np.array([number for part in parts for number in part])]])
     (apart,) = query.fold([[np.array(part, dtype=float)] for part in parts])
     np.testing.assert_array_equal(together, apart)
+
+
+def test_counts_far_from_an_answer_stay_coarse() -> None:
+    """Of ages with a few rare ones: no round asks for more than sixteenths of where an answer may lie."""
+    ages = np.concatenate([np.random.default_rng(1).integers(18, 80, 1000).astype(float), [1.0, 103.0]])
+    axes, keys = OneTable([ages]).axes().axes, np.sort(to_keys(ages))
+    search = RankSearch(np.array([len(ages)], dtype=np.uint64), [MEDIAN], 256, 4, axes=axes)
+    asked = set()
+    while search:
+        query = search.query(("age",))
+        assert all(cuts.count <= 15 for cuts in query.cuts)
+        asked |= {cuts.first + number * cuts.step for cuts in query.cuts for number in range(cuts.count)}
+        search.take(search.reached(np.concatenate(counts_up_to(query.cuts, keys, query.axis(0)))))
+    assert search.values() == np.median(ages)
+    assert len(asked) < 25 < 1 << axes[0].bits
 
 
 def test_without_knowledge_positions_are_keys() -> None:

@@ -244,6 +244,20 @@ def test_a_later_step_opens_nothing_that_is_for_the_sites_alone(steps: list[dict
     job({"transform": "target", "columns": ["ward"], "target": "died", "means": "local"}, {"columns": ["ward"]})
 
 
+@pytest.mark.parametrize(
+    ("step", "made"),
+    [
+        ({"transform": "impute", "columns": ["x"], "add_indicator": True}, "missingindicator_x"),
+        ({"transform": "spline", "columns": ["x"]}, "x_sp_0"),
+    ],
+)
+def test_a_later_step_names_columns_of_the_table(step: dict[str, Any], made: str) -> None:
+    """Not those that an earlier one makes: the site would look for them in its table."""
+    words = f"names column '{made}', which step 0 ({step['transform']}) makes: name columns of the table"
+    with pytest.raises(ValueError, match=re.escape(words)):
+        job(step, {"columns": [made]})
+
+
 def test_what_a_peer_wrote_is_not_repeated_at_length() -> None:
     """Names in an error are cut off: a spec may be a megabyte."""
     long = "x" * 100_000

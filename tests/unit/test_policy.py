@@ -127,6 +127,25 @@ def test_training_is_limited(changes: dict[str, Any], words: str) -> None:
         policy.check_request(Policy(), job(train(**changes)), "someone")
 
 
+@pytest.mark.parametrize(
+    "step",
+    [
+        {"transform": "minmax", "method": "search"},
+        {"transform": "describe"},
+        {"transform": "kbins"},
+        {"transform": "kbins", "strategy": "uniform"},
+        {"transform": "spline", "knots": "quantile"},
+        {"transform": "quantiles", "quantiles": [1.0]},
+    ],
+)
+def test_a_site_that_hides_extremes_hides_them_from_every_step(step: dict[str, Any]) -> None:
+    """Also where they are the lowest and the highest rank. Quartiles alone are something else."""
+    hidden = Policy(never_reveal=["*minimum and maximum*"])
+    with pytest.raises(Refused, match="pooled minimum and maximum"):
+        policy.check_request(hidden, job({"columns": ["x"], **step}), "someone")
+    policy.check_request(hidden, job({"columns": ["x"], "transform": "describe", "extremes": False}), "someone")
+
+
 def test_without_a_list_the_transforms_speak_for_themselves() -> None:
     """All but those that show parts of values, or nearly all of them; a list that is written is the whole list."""
     assert Policy().transforms is None

@@ -69,6 +69,14 @@ def test_moments_need_no_round_of_their_own(x: Floats) -> None:
     assert variance == pytest.approx(float(y.var()), rel=1e-7)
 
 
+@pytest.mark.parametrize("column", [[1e-30, 1e-30 * (1 + 3e-15)], [1.7e12, 1.7e12 * (1 + 9e-16)]])
+def test_a_column_whose_logarithms_are_one_float_is_left_as_it_is(column: list[float]) -> None:
+    """Nothing is divided by how far they lie apart."""
+    search, rounds = searched(np.array(column))
+    assert (search.lam, search.limited, rounds) == (1.0, True, 0)
+    assert search.moments[0] == pytest.approx(np.mean(column) - 1)
+
+
 def test_a_lognormal_column_becomes_its_logarithm() -> None:
     """λ near 0; scaling a column leaves λ as it is."""
     x = np.exp(np.random.default_rng(1).normal(2, 1, 3000))

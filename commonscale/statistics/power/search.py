@@ -35,6 +35,10 @@ class ColumnSearch:
         # Mean and variance (divided by the count) of the transformed column, once it is done.
         self.moments = known.mean, known.variance
         self.done = known.count < 2 or not known.variance > 0
+        if not self.done and not _logs(known) > 0:
+            # Values whose logarithms are one float: any power is as good as that which only shifts them.
+            self.done = self.limited = True
+            self.moments = known.mean - (1 - known.shift), known.variance
         if not self.done:
             self._root = _root(known)
             self._edge = _Edge(known)
@@ -83,10 +87,15 @@ def _root(known: Known) -> FallingRoot:
         if bound:
             reach = _MAX_EXPONENT / abs(known.log(bound))
             low, high = max(low, middle - reach), min(high, middle + reach)
+    logs = _logs(known)
+    return FallingRoot(min(max(_first(known), low), high), low, high, slope=0.375 * logs * logs, step=1 / logs)
+
+
+def _logs(known: Known) -> float:
+    """How far the logarithms of two standard deviations lie apart."""
     start, end = known.range
     deviation = math.sqrt(known.variance)
-    logs = known.log(min(known.mean + deviation, end)) - known.log(max(known.mean - deviation, start))
-    return FallingRoot(min(max(_first(known), low), high), low, high, slope=0.375 * logs * logs, step=1 / logs)
+    return known.log(min(known.mean + deviation, end)) - known.log(max(known.mean - deviation, start))
 
 
 def _first(known: Known) -> float:
